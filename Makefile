@@ -1,0 +1,67 @@
+# The commands of a developer and of a new user. Each sets up what it needs in .venv; the second call is instant.
+#   make run-all ARGS='--port 18080 --engine echo'      make test TESTS=tests/wire ARGS='-k stop'
+
+PYTHON ?= python3
+ARGS ?=
+TESTS ?=
+BENCH ?=
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+MADE := $(VENV)/.made-by-make
+
+.PHONY: help setup check test run-all bench deploy-check settings clean
+
+help:
+	@echo 'make run-all       serve a real model on http://127.0.0.1:8000   (flags: make run-all ARGS="--help")'
+	@echo 'make test          the tests                                     (make test TESTS=tests/wire ARGS="-k stop")'
+	@echo 'make check         ruff and mypy'
+	@echo 'make bench         list the benchmarks; make bench BENCH=name ARGS=... runs one'
+	@echo 'make deploy-check  systemd-analyze verify over deploy/systemd'
+	@echo 'make settings      write deploy/forebay.toml from the table of settings'
+	@echo 'make setup         make .venv and install everything              (another Python: make PYTHON=python3.12)'
+	@echo 'make clean         remove .venv and the caches'
+
+setup: $(INSTALLED)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'forebay needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo 'no virtual environment can be made (Debian: apt install python3-venv)' >&2; exit 1; }
+	@touch $(MADE)
+
+$(INSTALLED): pyproject.toml | $(BIN)/python
+	@echo 'installing into $(VENV) (about a minute, once)'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --upgrade pip
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --group dev -e '.[server,engine]'
+	@touch $@
+
+check: $(INSTALLED)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check --quiet || { echo 'not formatted; run $(BIN)/ruff format' >&2; exit 1; }
+	@$(BIN)/mypy
+
+test: $(INSTALLED)
+	@$(BIN)/pytest $(TESTS) $(ARGS)
+
+run-all: $(INSTALLED)
+	@exec $(BIN)/forebay serve $(ARGS)
+
+bench: $(INSTALLED)
+ifeq ($(BENCH),)
+	@echo 'make bench BENCH=name ARGS=..., where name is one of:'
+	@for script in bench/[a-z]*.py; do [ ! -e $$script ] || echo "  $$(basename $$script .py)"; done
+else
+	@exec $(BIN)/python bench/$(BENCH).py $(ARGS)
+endif
+
+deploy-check: $(INSTALLED)
+	@deploy/check $(BIN)/python
+
+settings: $(INSTALLED)
+	@$(BIN)/forebay settings > deploy/forebay.toml
+
+clean:
+	@if [ -e $(MADE) ]; then rm -rf $(VENV); elif [ -e $(INSTALLED) ]; then echo '$(VENV) was not made by make: it stays'; fi
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find common services tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

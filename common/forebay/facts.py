@@ -1,0 +1,89 @@
+"""The launch facts: what an engine tells the front about itself, once, as one JSON object.
+
+Everything an engine passes travels and shows up in `/server_info`, except secrets; the keys below are read by the
+front itself. A missing key means the default; a wrong type stops the launch with the key's name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from forebay.errors import SettingsError
+from forebay.wire.control import to_builtin
+
+SECRET_ENDINGS = ("_key", "_token", "_password", "_secret")
+
+
+class LaunchFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts that the front reads; `raw` has all of them, secrets taken out."""
+
+    model_path: str | None = None
+    tokenizer_path: str | None = None
+    served_model_name: str | None = None
+    context_length: int | None = None
+    vocab_size: int | None = None
+    hidden_size: int | None = None
+    max_req_input_len: int | None = None
+    max_total_num_tokens: int | None = None
+    num_reserved_tokens: int = 0
+    weight_version: str | None = None
+    version: str | None = None
+    chat_template: str | None = None
+    preferred_sampling_params: dict[str, Any] | None = None
+    default_sampling_params: dict[str, Any] | None = None
+    eos_token_ids: list[int] = []
+    stop_match: str | None = None
+    enable_hidden_states: bool = True
+    model_config: dict[str, Any] = {}
+    raw: dict[str, Any] = {}
+
+
+def is_secret(name: str) -> bool:
+    """Whether a value under this name must never leave in an answer or a log."""
+    return name in ("api_key", "admin_api_key") or name.lower().endswith(SECRET_ENDINGS)
+
+
+def without_secrets(value: Any) -> Any:
+    """The same value without any map entry whose name marks a secret, at any depth."""
+    if isinstance(value, dict):
+        return {k: without_secrets(v) for k, v in value.items() if not is_secret(str(k))}
+    if isinstance(value, list):
+        return [without_secrets(item) for item in value]
+    return value
+
+
+def make_blob(facts: dict[str, Any]) -> bytes:
+    """The launch facts as JSON text: secrets and the unserialisable model config object taken out, foreign values
+    as strings. Raises `SettingsError` for a wrong type of a key that the front reads."""
+    plain = without_secrets(to_builtin(_without_config_object(facts)))
+    blob = msgspec.json.encode(plain)
+    read_blob(blob)
+    return blob
+
+
+def _without_config_object(facts: dict[str, Any]) -> dict[str, Any]:
+    config = facts.get("model_config")
+    if isinstance(config, dict) and "hf_config" in config:
+        return {**facts, "model_config": {**config, "hf_config": None}}
+    return facts
+
+
+def read_blob(blob: bytes) -> LaunchFacts:
+    """The facts of a blob; raises `SettingsError` naming the key that has a wrong type."""
+    try:
+        raw = msgspec.json.decode(blob, type=dict[str, Any])
+        known = {
+            name: raw[name] for name in LaunchFacts.__struct_fields__ if name != "raw" and raw.get(name) is not None
+        }
+        facts = msgspec.convert(known, LaunchFacts)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"a launch fact has a wrong type: {error}") from error
+    except msgspec.DecodeError as error:
+        raise SettingsError(f"the launch facts are not a JSON object: {error}") from error
+    if facts.vocab_size is not None and facts.vocab_size < 1:
+        raise SettingsError("the launch fact `vocab_size` must be at least 1")
+    if facts.context_length is not None and facts.context_length < 1:
+        raise SettingsError("the launch fact `context_length` must be at least 1")
+    return msgspec.structs.replace(facts, raw=raw)

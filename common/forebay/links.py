@@ -1,0 +1,199 @@
+"""The sockets of one process: its inbox and a link to every peer, with limits, liveness and greetings.
+
+Sends never block. A link whose peer is away refuses frames (`IMMEDIATE`), so that nothing is queued for a process
+that may come back as another one; a link whose queue is full refuses them too. The caller decides what that means.
+Liveness is the connection itself: a socket monitor on every link, and ZeroMQ heartbeats from its I/O thread, so a
+process that is only busy is not taken for dead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from forebay.errors import LinkError, StartError
+from forebay.topology import Peer
+
+QUEUE_FRAMES = 1000
+"""Frames a link or inbox holds before it is full (each side)."""
+HEARTBEAT_MS = 2_000
+HEARTBEAT_TIMEOUT_MS = 10_000
+RECONNECT_MS = 20
+RECONNECT_MAX_MS = 500
+LINGER_MS = 500
+
+# Plain ints: the enum's `|` costs microseconds a call on the token path.
+NOBLOCK = int(zmq.NOBLOCK)
+_UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_DOWN = int(zmq.EVENT_DISCONNECTED)
+
+
+class Link:
+    """The sending end towards one peer."""
+
+    __slots__ = ("_monitor", "_send", "_socket", "peer", "refused", "sent", "sent_bytes", "up")
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], peer: Peer, address: str) -> None:
+        socket = context.socket(zmq.PUSH)
+        _limits(socket)
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        self._monitor: Any = socket.get_monitor_socket(_UP | _DOWN)
+        socket.connect(address)
+        self._socket = socket
+        self._send = socket.send
+        self.peer = peer
+        self.up = False
+        self.sent = self.sent_bytes = self.refused = 0
+
+    def send(self, frame: bytes) -> bool:
+        """Hand one frame over; False when the peer is away or its queue is full. Never blocks."""
+        try:
+            self._send(frame, NOBLOCK)
+        except zmq.Again:
+            self.refused += 1
+            return False
+        self.sent += 1
+        self.sent_bytes += len(frame)
+        return True
+
+    def changes(self) -> list[bool]:
+        """What happened to the connection since the last call, in order: True up, False down."""
+        out = []
+        while self._monitor.poll(0):
+            event = int(recv_monitor_message(self._monitor)["event"])
+            if event in (_UP, _DOWN):
+                self.up = event == _UP
+                out.append(self.up)
+        return out
+
+    def monitor(self) -> Any:
+        """The socket that is readable when `changes` has something to say."""
+        return self._monitor
+
+    def close(self, linger_ms: int) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(linger_ms)
+
+
+def _limits(socket: zmq.Socket[bytes]) -> None:
+    socket.setsockopt(zmq.SNDHWM, QUEUE_FRAMES)
+    socket.setsockopt(zmq.RCVHWM, QUEUE_FRAMES)
+    socket.setsockopt(zmq.LINGER, LINGER_MS)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+
+
+class Links:
+    """The inbox of `me` and its links to `peers`.
+
+    `greet` makes the Hello frame that is sent on a link each time it comes up.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        me: Peer,
+        address_of: Callable[[Peer], str],
+        peers: Iterable[Peer],
+        greet: Callable[[], bytes],
+    ) -> None:
+        self.me = me
+        self._greet = greet
+        self._closed = False
+        self.received = self.received_bytes = 0
+        inbox = context.socket(zmq.PULL)
+        _limits(inbox)
+        address = address_of(me)
+        self._address = address
+        try:
+            inbox.bind(address)
+        except zmq.ZMQError as error:
+            inbox.close(0)
+            raise StartError(f"{me} cannot bind its inbox at {address}: {error}") from error
+        self._inbox = inbox
+        self._recv = inbox.recv
+        self.links = {peer: Link(context, peer, address_of(peer)) for peer in peers}
+        self._poller = zmq.Poller()
+        self._poller.register(inbox, zmq.POLLIN)
+        for link in self.links.values():
+            self._poller.register(link.monitor(), zmq.POLLIN)
+
+    def receive(self) -> bytes | None:
+        """The next frame of the inbox, or None. Never waits."""
+        try:
+            frame = self._recv(NOBLOCK)
+        except zmq.Again:
+            return None
+        self.received += 1
+        self.received_bytes += len(frame)
+        return frame
+
+    def send(self, peer: Peer, frame: bytes) -> bool:
+        """Hand a frame to a peer; False when it is away or its queue is full. Never blocks."""
+        if self._closed:
+            raise LinkError(f"the links of {self.me} are closed")
+        return self.links[peer].send(frame)
+
+    def greeting(self) -> bytes:
+        """The Hello frame of this process."""
+        return self._greet()
+
+    def is_up(self, peer: Peer) -> bool:
+        """Whether the connection to a peer stands, as of the last call of `changes`."""
+        return self.links[peer].up
+
+    def of_role(self, role: str) -> list[Peer]:
+        """The peers of a role, in order of their number."""
+        return [peer for peer in self.links if peer.role == role]
+
+    def changes(self) -> list[tuple[Peer, bool]]:
+        """Connections that came up or went down since the last call; greets those that came up."""
+        out: list[tuple[Peer, bool]] = []
+        for peer, link in self.links.items():
+            for up in link.changes():
+                if up:
+                    link.send(self._greet())
+                out.append((peer, up))
+        return out
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Sleep until a frame or a change of a link waits, or the time is over. Lets go of the interpreter lock."""
+        return bool(self._poller.poll(timeout_ms))
+
+    def watch(self, fd: int) -> None:
+        """Let `wait` end also when this file descriptor is readable."""
+        self._poller.register(fd, zmq.POLLIN)
+
+    def inbox_fd(self) -> int:
+        """The edge-triggered descriptor of the inbox: when it is readable, `receive` until None."""
+        return int(self._inbox.getsockopt(zmq.FD))
+
+    def monitor_fds(self) -> list[int]:
+        """The edge-triggered descriptors that are readable when `changes` has something to say."""
+        return [int(link.monitor().getsockopt(zmq.FD)) for link in self.links.values()]
+
+    def close(self, linger_ms: int = LINGER_MS) -> None:
+        """Close everything; frames already handed over have `linger_ms` to leave. Removes the socket file."""
+        if self._closed:
+            return
+        self._closed = True
+        for link in self.links.values():
+            link.close(linger_ms)
+        self._inbox.close(0)
+        path = self._address.removeprefix("ipc://")
+        if path != self._address and os.path.exists(path):
+            os.unlink(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

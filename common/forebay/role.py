@@ -1,0 +1,255 @@
+"""What every process of the front does: set-up, core plan, lock, links, signals, ready notice, ordered stop.
+
+    set up -> run -> close
+
+`Role.open` does the set-up; a service then runs its own loop (`serve` for those without an event loop of their own)
+and calls `ready` once it can work. Signals only set `stopping` and end a wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import zmq
+
+from forebay import affinity
+from forebay._version import __version__
+from forebay.config import load
+from forebay.errors import ForebayError, PeerError, SettingsError
+from forebay.facts import LaunchFacts, read_blob
+from forebay.lifetime import die_with_parent, parent_pid
+from forebay.links import LINGER_MS, Links
+from forebay.logs import set_up
+from forebay.notify import Notifier
+from forebay.rundir import check_private, clear_stale, lock_process
+from forebay.settings import Settings
+from forebay.topology import Peer, Topology, new_incarnation
+from forebay.wire import control
+from forebay.wire.frames import Kind, kind_of
+from forebay.wire.messages import Hello
+
+SECOND_MS = 1000
+
+
+class Service(Protocol):
+    """What `Role.serve` drives."""
+
+    def handle(self, kind: Kind, frame: bytes) -> None:
+        """One frame from the inbox. `PeerError` drops the frame and nothing else."""
+
+    def peer_changed(self, peer: Peer, up: bool) -> None:
+        """A connection came up or went down, or (`up` False) a peer was found to have started anew."""
+
+    def turn(self, now: float) -> float | None:
+        """After the frames of one wake-up: send what is due. Returns seconds until it wants another turn, or None."""
+
+
+class Role:
+    """One process of the front: its settings, links and life."""
+
+    def __init__(self, me: Peer, settings: Settings, run_dir: Path) -> None:
+        self.me = me
+        self.settings = settings
+        self.run_dir = run_dir
+        self.incarnation = new_incarnation()
+        self.log = logging.getLogger(f"forebay.{me.role}")
+        self.notifier = Notifier.from_environ(os.environ)
+        self.topology = Topology(run_dir, settings.apis, settings.tokenizers, settings.detokenizers)
+        self.cores: tuple[int, ...] = ()
+        self.stopping = False
+        self.signals = 0
+        self.hellos: dict[Peer, Hello] = {}
+        self.facts: LaunchFacts | None = None
+        self.bad_frames = 0
+        self.links: Links
+        self._wake_out, self._wake_in = socket.socketpair()
+        for end in (self._wake_out, self._wake_in):
+            end.setblocking(False)
+
+    # ---------------------------------------------------------------- life
+    @classmethod
+    @contextmanager
+    def open(cls, me: Peer, settings: Settings, run_dir: Path, *, linked: bool = True) -> Iterator[Role]:
+        """Lock, pin and link one process; everything is undone at the end. Raises `StartError`.
+
+        `linked` False: without links (an engine, whose links are its `Front`'s).
+        """
+        check_private(run_dir)
+        role = cls(me, settings, run_dir)
+        with lock_process(run_dir, me), role._wake_out, role._wake_in:
+            clear_stale(run_dir, [me])
+            role._pin()
+            if not linked:
+                yield role
+                return
+            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            try:
+                role.links = Links(context, me, role.topology.address, role.topology.peers(me), role.hello)
+                with role.links:
+                    role.links.watch(role._wake_out.fileno())
+                    yield role
+            finally:
+                context.destroy(LINGER_MS)
+
+    def _pin(self) -> None:
+        # Before the ZeroMQ context is made: its threads keep the cores that the process has at that moment.
+        s = self.settings
+        plan = affinity.plan(affinity.allowed_cores(), s.apis, s.tokenizers, s.detokenizers, s.cores)
+        cores = plan.of(self.me)
+        if not cores:
+            self.log.info("not pinned: %s", plan.reason)
+        elif affinity.apply(cores):
+            self.cores = cores
+            self.log.info("pinned to cores %s", affinity.show_cores(cores))
+
+    def hello(self) -> bytes:
+        """The greeting that goes to a peer whenever a link to it comes up."""
+        return control.encode_hello(
+            Hello(
+                role=self.me.role,
+                index=self.me.number,
+                incarnation=self.incarnation,
+                pid=os.getpid(),
+                version=__version__,
+                cores=list(self.cores),
+                status="stopping" if self.stopping else "up",
+            )
+        )
+
+    def ready(self, status: str = "") -> None:
+        """Tell who started this process that it works now."""
+        self.log.info("ready%s", f": {status}" if status else "")
+        self.notifier.ready(status)
+
+    def wake(self) -> None:
+        """End a wait of `serve`, from any thread or signal handler."""
+        try:
+            self._wake_in.send(b"!")
+        except BlockingIOError:
+            return  # it is full of wake-ups already
+
+    def stop(self) -> None:
+        """Begin an ordered stop."""
+        self.signals += 1
+        if not self.stopping:
+            self.stopping = True
+            self.notifier.stopping()
+        self.wake()
+
+    def on_signals(self) -> None:
+        """SIGTERM and SIGINT begin an ordered stop, the second one ends the process at once."""
+
+        def handle(number: int, _frame: Any) -> None:
+            if self.stopping:
+                os._exit(128 + number)
+            self.stop()
+
+        signal.signal(signal.SIGTERM, handle)
+        signal.signal(signal.SIGINT, handle)
+
+    # ---------------------------------------------------------------- peers
+    def greeted(self, frame: bytes) -> tuple[Peer, bool]:
+        """Take a Hello frame in: who it is from, and whether that process has started anew since the last one."""
+        hello = control.decode_hello(frame)
+        peer = Peer(hello.role, hello.index)
+        before = self.hellos.get(peer)
+        self.hellos[peer] = hello
+        if hello.version != __version__:
+            self.log.warning("%s runs forebay %s, this process %s", peer, hello.version, __version__)
+        if hello.blob is not None:
+            self.facts = read_blob(hello.blob)
+        return peer, before is not None and before.incarnation != hello.incarnation
+
+    # ---------------------------------------------------------------- the loop of a service
+    def serve(self, service: Service) -> None:
+        """Run a service until `stop`: frames as they come, one `turn` after each batch of them."""
+        patience = self._beat(None)
+        while not self.stopping:
+            self.links.wait(min(SECOND_MS, patience))
+            self._drain_wakes()
+            for peer, up in self.links.changes():
+                self.log.debug("link to %s is %s", peer, "up" if up else "down")
+                service.peer_changed(peer, up)
+            while (frame := self.links.receive()) is not None:
+                self._hand(service, frame)
+            patience = self._beat(service.turn(time.monotonic()))
+
+    def _hand(self, service: Service, frame: bytes) -> None:
+        try:
+            kind = kind_of(frame)
+            if kind is Kind.HELLO:
+                peer, anew = self.greeted(frame)
+                if anew:
+                    service.peer_changed(peer, False)
+                    service.peer_changed(peer, True)
+            service.handle(kind, frame)
+        except (PeerError, SettingsError) as error:
+            self.bad_frames += 1
+            self.log.warning("dropped a frame: %s", error)
+
+    def _beat(self, due: float | None) -> int:
+        """Milliseconds that the loop may sleep; tells a service manager's watchdog that it turns."""
+        interval = self.notifier.watchdog_interval
+        if interval is not None:
+            self.notifier.watchdog()
+        waits = [w for w in (due, interval) if w is not None]
+        return max(0, min(SECOND_MS, *(int(w * 1000) + 1 for w in waits))) if waits else SECOND_MS
+
+    def _drain_wakes(self) -> None:
+        try:
+            while self._wake_out.recv(4096):
+                pass
+        except BlockingIOError:
+            return
+
+
+def arguments(role: str, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line of a role: which one of its kind it is, and where its front lives."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m forebay_{role}", description=f"The {role} process of a forebay front; usually started for you."
+    )
+    parser.add_argument("--index", type=int, default=0, help="number of this process among those of its role (0)")
+    parser.add_argument("--run-dir", help="folder of sockets and locks that all processes of one front share")
+    parser.add_argument("--config", type=Path, help="settings file, .toml or .json (FOREBAY_CONFIG)")
+    return parser.parse_args(argv)
+
+
+def settings_for(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Settings, Path]:
+    """The settings of this process and its run folder; raises `SettingsError`."""
+    config = args.config or (Path(environ["FOREBAY_CONFIG"]) if environ.get("FOREBAY_CONFIG") else None)
+    overrides = {} if args.run_dir is None else {"run_dir": args.run_dir}
+    settings = load(config=config, environ=environ, overrides=overrides)
+    if settings.run_dir is None:
+        raise SettingsError("run_dir: a single process needs the folder that it shares with the others: --run-dir")
+    return settings, Path(settings.run_dir)
+
+
+def main(role: str, run: Callable[[Role], None], argv: Sequence[str] | None = None, *, linked: bool = True) -> int:
+    """The whole life of a role's process; returns its exit code. Errors are one line on standard error."""
+    args = arguments(role, argv)
+    me = Peer(role, args.index)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.umask(0o077)
+    try:
+        die_with_parent(parent_pid(os.environ))
+        settings, run_dir = settings_for(args, os.environ)
+        set_up(str(me), settings.log_level, settings.log_format)
+        with Role.open(me, settings, run_dir, linked=linked) as opened:
+            opened.on_signals()
+            run(opened)
+    except ForebayError as error:
+        print(f"forebay {me}: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, SettingsError) else 1
+    except KeyboardInterrupt:
+        return 130
+    return 0

@@ -1,0 +1,61 @@
+"""Stop signals as something to select on: the handler does nothing, the signal's number arrives on a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class StopSignals:
+    """While entered, SIGTERM, SIGINT and SIGHUP only make `fileno` readable; before and after, all is as it was.
+
+    Signals that are ignored when we start (SIGHUP under nohup) stay ignored. Outside the main thread, where Python
+    allows no handlers, only `stop` is heard.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._before: dict[signal.Signals, Any] = {}
+        self._old_fd = -1
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def take(self) -> int:
+        """The number of stop signals since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            return sum(number in STOP for number in self._reader.recv(4096))
+        return 0
+
+    def stop(self) -> None:
+        """Act as if SIGTERM had come; may be called from any thread."""
+        with contextlib.suppress(BlockingIOError):  # full: there are stop signals enough
+            self._writer.send(bytes([signal.SIGTERM]))
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+            for number in STOP:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, _nothing)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(self._old_fd)
+        self._reader.close()
+        self._writer.close()
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """The wake-up descriptor carries the news."""

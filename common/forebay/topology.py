@@ -1,0 +1,73 @@
+"""Which processes exist, and at which address each has its one inbox: a table, no sockets.
+
+Every process binds one PULL socket, its inbox; everybody who has something to say to it connects a PUSH. Processes
+of different roles are all linked, in both directions, so that each notices within milliseconds when another dies.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from forebay.errors import StartError
+
+ROLES = ("api", "tokenizer", "detokenizer", "engine")
+MAX_SOCKET_PATH = 107
+"""Bytes of a unix socket path on Linux (`sun_path` without its final NUL); one more and bind fails."""
+
+
+class Peer(NamedTuple):
+    """A process of the front, or the engine that it serves."""
+
+    role: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.role}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All processes of one front and where their inboxes are."""
+
+    run_dir: Path
+    apis: int = 1
+    tokenizers: int = 1
+    detokenizers: int = 1
+
+    def processes(self) -> list[Peer]:
+        """Every process, in the order of the roles."""
+        counts = (self.apis, self.tokenizers, self.detokenizers, 1)
+        return [Peer(role, number) for role, count in zip(ROLES, counts, strict=True) for number in range(count)]
+
+    def peers(self, me: Peer) -> list[Peer]:
+        """The processes that `me` has links to: all of the other roles."""
+        return [peer for peer in self.processes() if peer.role != me.role]
+
+    def address(self, peer: Peer) -> str:
+        """The ZeroMQ address of a process's inbox; raises `StartError` when the path is too long for a socket."""
+        path = str(socket_path(self.run_dir, peer))
+        if len(path.encode()) > MAX_SOCKET_PATH:
+            raise StartError(
+                f"the socket path {path} has {len(path.encode())} bytes and the system allows {MAX_SOCKET_PATH}: "
+                "choose a shorter --run-dir"
+            )
+        return f"ipc://{path}"
+
+
+def socket_path(run_dir: Path, peer: Peer) -> Path:
+    """The socket file of a process's inbox."""
+    return run_dir / f"{peer}.sock"
+
+
+def new_incarnation() -> int:
+    """A number that names one life of a process: 48 random bits, so that it never repeats in practice."""
+    return int.from_bytes(os.urandom(6), "little")
+
+
+def shard_of(rid: str, shards: int) -> int:
+    """The number of the detokenizer that owns a request: the one rule that all processes share."""
+    return zlib.crc32(rid.encode()) % shards if shards > 1 else 0

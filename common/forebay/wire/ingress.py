@@ -1,0 +1,125 @@
+"""Requests on their way in: api -> tokenizer (Work) and tokenizer -> engine (Admit).
+
+Both have the header `[lengths, [item, ...]]` and one int64 column: the prompt ids of all items, one after the
+other, `lengths[i]` of them for item `i`. An item that cannot be decoded does not shift its neighbours' slices.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from forebay.errors import PeerError
+from forebay.wire.frames import Buffer, Kind, open_frame, pack_frame
+from forebay.wire.messages import GenerateRequest, Ids, RequestFault, RequestHead, WorkItem
+
+RequestDecoder = Callable[[memoryview, Ids], Any]
+"""Turns the msgpack header of one request and its prompt ids into the engine's own request type.
+
+Raises `msgspec.DecodeError` or `ValueError` for a header that it cannot read.
+"""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_raw = msgspec.msgpack.Decoder(tuple[list[int], list[msgspec.Raw]]).decode
+_decode_work = msgspec.msgpack.Decoder(tuple[list[int], list[WorkItem]]).decode
+_decode_requests = msgspec.msgpack.Decoder(tuple[list[int], list[GenerateRequest]]).decode
+_decode_request = msgspec.msgpack.Decoder(GenerateRequest).decode
+_decode_any = msgspec.msgpack.Decoder().decode
+
+
+def encode_work(items: Sequence[WorkItem], ids: Sequence[Ids]) -> bytes:
+    """One Work frame; `ids[i]` is the `array("q")` of item `i`, empty when its prompt is text or a chat."""
+    return pack_frame(Kind.WORK, _encode((list(map(len, ids)), items)), ids)  # type: ignore[arg-type]
+
+
+def decode_work(frame: Buffer) -> list[tuple[WorkItem, Ids]]:
+    """The items of a Work frame with their ids; raises `PeerError`."""
+    header, columns = open_frame(frame, Kind.WORK)
+    try:
+        lengths, items = _decode_work(header)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PeerError(f"a work header cannot be read: {error}") from error
+    return list(zip(items, slice_ids(lengths, columns, len(items)), strict=True))
+
+
+def encode_admit(heads: Sequence[RequestHead], ids: Sequence[Ids]) -> bytes:
+    """One Admit frame: the heads and the prompt ids of each, in the same order."""
+    return pack_frame(Kind.ADMIT, _encode((list(map(len, ids)), heads)), ids)  # type: ignore[arg-type]
+
+
+def slice_ids(lengths: list[int], columns: memoryview, items: int) -> list[Ids]:
+    """The int64 column cut into one `array("q")` an item; raises `PeerError` when the lengths do not add up."""
+    if len(lengths) != items:
+        raise PeerError(f"{len(lengths)} lengths came for {items} requests")
+    if lengths and min(lengths) < 0:
+        raise PeerError("a prompt has a negative length")
+    if sum(lengths) * 8 != len(columns):
+        raise PeerError(f"the prompt ids take {len(columns)} bytes where their lengths say {sum(lengths) * 8}")
+    out, at = [], 0
+    for length in lengths:
+        end = at + 8 * length
+        ids = array("q")
+        ids.frombytes(columns[at:end])
+        out.append(ids)
+        at = end
+    return out
+
+
+def decode_admit(frame: Buffer, decoder: RequestDecoder | None = None) -> tuple[list[Any], list[RequestFault]]:
+    """The requests of an Admit frame, in order, and a fault for each that cannot be decoded.
+
+    A fault without a rid (`rid == ""`) stands for a header whose rid cannot be read either. Raises `PeerError`
+    when the frame as a whole is broken.
+    """
+    header, columns = open_frame(frame, Kind.ADMIT)
+    if decoder is None:
+        try:
+            lengths, requests = _decode_requests(header)
+        except (msgspec.DecodeError, RecursionError):
+            pass  # one of them is bad: find out which
+        else:
+            for request, ids in zip(requests, slice_ids(lengths, columns, len(requests)), strict=True):
+                request.input_ids = ids
+            return requests, []
+    try:
+        lengths, raws = _decode_raw(header)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PeerError(f"an admit header cannot be read: {error}") from error
+    return _one_by_one(raws, slice_ids(lengths, columns, len(raws)), decoder or _with_ids)
+
+
+def _with_ids(header: memoryview, ids: Ids) -> GenerateRequest:
+    request = _decode_request(header)
+    request.input_ids = ids
+    return request
+
+
+def _one_by_one(
+    raws: list[msgspec.Raw], ids: list[Ids], decoder: RequestDecoder
+) -> tuple[list[Any], list[RequestFault]]:
+    requests, faults = [], []
+    for raw, prompt in zip(raws, ids, strict=True):
+        try:
+            requests.append(decoder(memoryview(raw), prompt))
+        except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+            faults.append(RequestFault(_rid_of(raw), 400, f"invalid request: {_named(error)}"))
+    return requests, faults
+
+
+def _rid_of(raw: msgspec.Raw) -> str:
+    try:
+        fields = _decode_any(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return ""
+    return fields[0] if isinstance(fields, list) and fields and isinstance(fields[0], str) else ""
+
+
+def _named(error: Exception) -> str:
+    """The decoder's reason with field numbers replaced by field names: `$[10][0]` -> `token_ids_logprob[0]`."""
+    text = str(error)
+    for number, name in enumerate(RequestHead.__struct_fields__):
+        text = text.replace(f"`$[{number}]", f"`{name}")
+    return text

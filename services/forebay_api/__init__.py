@@ -1,0 +1,1 @@
+"""The api process of forebay: `python -m forebay_api`."""

@@ -1,0 +1,95 @@
+"""One HTTP exchange as the routes see it: headers, body, answers and errors, over plain ASGI."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from forebay.errors import RequestError
+from forebay_api import errorbody
+from forebay_api.server import BodyTooLarge, Headers, read_body, send_whole
+
+Scope = Any
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+JSON = b"application/json"
+TEXT = b"text/plain; charset=utf-8"
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_encode = msgspec.json.Encoder().encode
+
+
+class ClientLeft(Exception):
+    """The client closed the connection before its request was read."""
+
+
+class Exchange:
+    """A request that is being answered. `openai` says which family's error shape it gets."""
+
+    __slots__ = ("answered", "fields", "headers", "openai", "receive", "request_id", "scope", "send")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, extra: Headers) -> None:
+        self.scope, self.receive, self.send = scope, receive, send
+        self.fields: dict[bytes, bytes] = dict(scope["headers"])
+        given = self.fields.get(b"x-request-id", b"")
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
+        self.headers: Headers = [(b"x-request-id", self.request_id), *extra]
+        self.openai = False
+        self.answered = False
+
+    def header(self, name: bytes) -> bytes | None:
+        """A request header by its lower-case name."""
+        return self.fields.get(name)
+
+    def query(self) -> dict[str, str]:
+        """The query parameters; of one given twice the last."""
+        pairs = parse_qs(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        return {name: values[-1] for name, values in pairs.items()}
+
+    def need_json(self) -> None:
+        """Refuse a body that does not call itself JSON."""
+        kind = self.fields.get(b"content-type", b"").split(b";")[0].strip().lower()
+        if kind != JSON:
+            raise RequestError("Unsupported Media Type: Only 'application/json' is allowed", 400)
+
+    async def body(self, limit: int) -> bytes:
+        """The request body; raises `RequestError` (413) over the limit and `ClientLeft`."""
+        declared = self.fields.get(b"content-length")
+        try:
+            body = await read_body(self.receive, limit, int(declared) if declared and declared.isdigit() else None)
+        except BodyTooLarge:
+            # The rest of the body is not read, so the connection cannot be used again.
+            self.headers.append((b"connection", b"close"))
+            raise RequestError(f"the request body is over the limit of {limit} bytes", 413) from None
+        if body is None:
+            raise ClientLeft
+        return body
+
+    async def raw(self, status: int, body: bytes, kind: bytes = JSON) -> None:
+        """A whole answer."""
+        self.answered = True
+        await send_whole(self.send, status, body, self.headers, kind)
+
+    async def json(self, value: Any, status: int = 200) -> None:
+        """A whole answer as JSON."""
+        await self.raw(status, _encode(value))
+
+    async def text(self, text: str, status: int = 200) -> None:
+        """A whole answer as plain text."""
+        await self.raw(status, text.encode(), TEXT)
+
+    async def error(self, error: RequestError, form: str) -> None:
+        """The error answer of this route's family."""
+        retry = error.retry_after
+        if retry is None and error.status in (429, 503):
+            retry = 1
+        if retry is not None:
+            self.headers.append((b"retry-after", b"%d" % retry))
+        if error.status == 401:
+            self.headers.append((b"www-authenticate", b"Bearer"))
+        await self.raw(error.status, errorbody.body_of(error, openai=self.openai, form=form))

@@ -1,0 +1,231 @@
+"""The JSON of answers: whole answers of each API family, and the chunk objects that the streams fill in."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from forebay.wire.messages import End, Extra
+from forebay_api import errorbody, logprobs
+from forebay_api.calls import Call, Choice, as_error, ids_of
+
+if TYPE_CHECKING:
+    from forebay_api.plan import Plan
+
+MARK = "\ue000forebay\ue000"
+"""Stands for the text in a chunk while its constant parts are made (private-use characters)."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def split_at_text(chunk: dict[str, Any]) -> tuple[bytes, bytes]:
+    """The bytes of an event before and behind its text, from a chunk whose text is `MARK`."""
+    before, mark, after = _encode(chunk).partition(_encode(MARK))
+    if not mark:
+        raise ValueError("the chunk does not hold the mark")
+    return b"data: " + before, after + b"\n\n"
+
+
+# ---------------------------------------------------------------- usage
+def usage(prompt: int, completion: int, cached: int, reasoning: int, plan: Plan) -> dict[str, Any]:
+    """The usage object; the details only when they say something (spec: OpenAI API 1.4)."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached} if plan.cache_report else None,
+        "completion_tokens_details": {"reasoning_tokens": reasoning} if reasoning else None,
+        "reasoning_tokens": reasoning,
+    }
+
+
+def usage_of(call: Call) -> dict[str, Any]:
+    """Usage of a finished call: each prompt counted once, the tokens of all choices added up."""
+    first_of_prompt: dict[int, End] = {}
+    for choice in call.choices:
+        end = call.ends.get(choice.index)
+        if end is not None:
+            first_of_prompt.setdefault(choice.prompt, end)
+    return usage(
+        sum(end.prompt_tokens for end in first_of_prompt.values()),
+        sum(end.completion_tokens for end in call.ends.values()),
+        sum(end.cached_tokens for end in first_of_prompt.values()),
+        sum(end.reasoning_tokens for end in call.ends.values()),
+        call.plan,
+    )
+
+
+# ---------------------------------------------------------------- OpenAI
+def openai_finish(end: End) -> tuple[str, Any]:
+    """`finish_reason` and `matched_stop` of an end."""
+    kind = end.reason.get("type")
+    return (kind if kind in ("stop", "length", "abort") else "stop"), end.reason.get("matched")
+
+
+def envelope(call: Call) -> dict[str, Any]:
+    """The fields that every chunk of a stream shares."""
+    kind = "chat.completion.chunk" if call.plan.kind == "chat" else "text_completion"
+    return {"id": call.plan.id, "object": kind, "created": call.created, "model": call.plan.model}
+
+
+def _chunk(call: Call, choice: dict[str, Any], end: End | None) -> dict[str, Any]:
+    reason, matched = (None, None) if end is None else openai_finish(end)
+    choice["finish_reason"] = reason
+    choice["matched_stop"] = matched
+    body = {**envelope(call), "choices": [choice]}
+    if call.plan.include_usage:
+        body["usage"] = None
+    return body
+
+
+def completion_chunk(call: Call, index: int, text: str, end: End | None) -> dict[str, Any]:
+    """One chunk of a completions stream."""
+    return _chunk(call, {"index": index, "text": text, "logprobs": None}, end)
+
+
+def chat_chunk(call: Call, index: int, delta: dict[str, Any], end: End | None) -> dict[str, Any]:
+    """One chunk of a chat stream."""
+    return _chunk(call, {"index": index, "delta": delta, "logprobs": None}, end)
+
+
+def prompt_ids(choice: Choice) -> list[int]:
+    """The prompt of a choice as the engine got it."""
+    admitted = choice.call.prompt_of(choice)
+    return ids_of(admitted.prompt_ids) if admitted is not None else []
+
+
+def prompt_text(choice: Choice) -> str:
+    """The prompt of a choice as text, for echo."""
+    if choice.item.text is not None:
+        return choice.item.text
+    admitted = choice.call.prompt_of(choice)
+    return (admitted.prompt_text or "") if admitted is not None else ""
+
+
+def completion(call: Call) -> dict[str, Any]:
+    """The whole answer of `/v1/completions`."""
+    plan = call.plan
+    choices = []
+    for choice in call.choices:
+        end = call.ends[choice.index]
+        reason, matched = openai_finish(end)
+        body: dict[str, Any] = {
+            "index": choice.index,
+            "text": (prompt_text(choice) if plan.echo else "") + end.text,
+            "logprobs": logprobs.completions(end.extra, plan.top_logprobs, 0, plan.echo)[0]
+            if plan.return_logprob
+            else None,
+            "finish_reason": reason,
+            "matched_stop": matched,
+        }
+        if plan.return_token_ids:
+            body["token_ids"] = ids_of(end.ids)
+            body["prompt_token_ids"] = prompt_ids(choice)
+        if plan.return_hidden_states:
+            body["hidden_states"] = logprobs.hidden_states(end.extra, plan.hidden_size)
+        choices.append(body)
+    return {**envelope(call), "choices": choices, "usage": usage_of(call)}
+
+
+def chat(call: Call) -> dict[str, Any]:
+    """The whole answer of `/v1/chat/completions`."""
+    plan = call.plan
+    choices = []
+    for choice in call.choices:
+        end = call.ends[choice.index]
+        reason, matched = openai_finish(end)
+        body: dict[str, Any] = {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": end.text, "reasoning_content": None},
+            "logprobs": logprobs.chat(end.extra, plan.top_logprobs) if plan.return_logprob else None,
+            "finish_reason": reason,
+            "matched_stop": matched,
+        }
+        if plan.return_token_ids:
+            body["prompt_token_ids"] = prompt_ids(choice)
+            body["response_token_ids"] = ids_of(end.ids)
+        if plan.return_hidden_states:
+            body["hidden_states"] = logprobs.hidden_states(end.extra, plan.hidden_size)
+        choices.append(body)
+    return {**envelope(call), "object": "chat.completion", "choices": choices, "usage": usage_of(call)}
+
+
+# ---------------------------------------------------------------- native
+def generate_frame(
+    choice: Choice,
+    text: str,
+    ids: list[int],
+    extra: Extra | None,
+    counts: tuple[int, int, int],
+    end: End | None,
+    *,
+    prompt: bool,
+) -> dict[str, Any]:
+    """The answer object of `/generate` for one item; in a stream, one frame of it (`end` None: still running).
+
+    `counts`: prompt, completion and cached tokens. `prompt`: show the prompt's families in this frame.
+    """
+    call, plan, head = choice.call, choice.call.plan, choice.item.head
+    meta: dict[str, Any] = {
+        "id": public_id(choice),
+        "finish_reason": None if end is None else end.reason,
+        "prompt_tokens": counts[0],
+        "completion_tokens": counts[1],
+        "cached_tokens": counts[2],
+        "reasoning_tokens": 0 if end is None else end.reasoning_tokens,
+    }
+    if plan.weight_version is not None:
+        meta["weight_version"] = plan.weight_version
+    if end is not None:
+        meta["e2e_latency"] = time.perf_counter() - call.began
+        meta.update(end.trailing or {})
+    if head.return_logprob:
+        meta.update(
+            logprobs.native(
+                extra,
+                top=head.top_logprobs_num > 0,
+                token_ids=head.token_ids_logprob is not None,
+                text=plan.text_in_logprobs,
+                prompt=prompt,
+            )
+        )
+    if head.return_hidden_states and end is not None:
+        meta["hidden_states"] = logprobs.hidden_states(extra, plan.hidden_size)
+    body: dict[str, Any] = {"text": text, "output_ids": ids}
+    if plan.return_prompt_token_ids:
+        body["prompt_token_ids"] = prompt_ids(choice)
+    body["meta_info"] = meta
+    if plan.batch or len(call.choices) > 1:
+        body["index"] = choice.index
+    return body
+
+
+def public_id(choice: Choice) -> str:
+    """What the client knows the item by."""
+    return choice.item.head.public_rid or choice.rid
+
+
+def generate(call: Call) -> Any:
+    """The whole answer of `/generate`: an object, or a list for a batch or several samples.
+
+    An item that failed after it was admitted stands in a batch's list as its error.
+    """
+    items = []
+    for choice in call.choices:
+        end = call.ends.get(choice.index)
+        if end is None:
+            error = as_error(call.faults[choice.index])
+            items.append({**errorbody.native_error(error), "index": choice.index})
+            continue
+        counts = (end.prompt_tokens, end.completion_tokens, end.cached_tokens)
+        body = generate_frame(choice, end.text, ids_of(end.ids), end.extra, counts, end, prompt=True)
+        body.pop("index", None)
+        items.append(body)
+    return items if call.plan.batch or len(items) > 1 else items[0]
+
+
+def whole(call: Call) -> bytes:
+    """The body of a finished call that does not stream."""
+    return _encode({"generate": generate, "completion": completion, "chat": chat}[call.plan.kind](call))

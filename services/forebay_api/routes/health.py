@@ -1,0 +1,75 @@
+"""Health: `/live` (the process runs), `/ready` (take traffic), `/health` (the whole path answers)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING
+
+from forebay.wire.messages import RequestHead, SamplingParams
+from forebay_api.http import Exchange
+from forebay_api.routes.route import Route
+
+if TYPE_CHECKING:
+    from forebay_api.app import Api
+
+__all__ = ["ROUTES", "probe_head"]
+
+
+async def live(api: Api, http: Exchange) -> None:
+    """200 while this process runs."""
+    await http.raw(200, b"")
+
+
+async def ready(api: Api, http: Exchange) -> None:
+    """200 while requests are welcome."""
+    await http.raw(200 if api.problem() is None else 503, b"")
+
+
+async def health(api: Api, http: Exchange) -> None:
+    """The deep probe, unless the operator chose the shallow one."""
+    if api.settings.health_generation:
+        await deep(api, http)
+    else:
+        await ready(api, http)
+
+
+async def deep(api: Api, http: Exchange) -> None:
+    """200 as soon as the engine is heard of after a probe request; 503 when that takes too long or a process is dead."""
+    problem = api.problem(unhealthy_counts=False)
+    if problem is not None:
+        await http.text(problem, 503)
+        return
+    try:
+        await asyncio.wait_for(api.probe_engine(), api.settings.health_timeout)
+    except TimeoutError:
+        api.healthy = False
+        await http.text("the engine did not answer the health probe", 503)
+        return
+    api.healthy = True
+    await http.raw(200, b"")
+
+
+async def root(api: Api, http: Exchange) -> None:
+    """A word for people."""
+    await http.text("forebay is running")
+
+
+def probe_head(rid: str) -> RequestHead:
+    """The smallest request there is: one prompt token, one new token, greedy."""
+    return RequestHead(rid=rid, sampling=SamplingParams(max_new_tokens=1, top_k=1))
+
+
+def probe_rid() -> str:
+    """A request id that engines know as a health probe."""
+    return f"HEALTH_CHECK_{uuid.uuid4().hex}"
+
+
+ROUTES = [
+    Route(("GET",), "/live", live, "The process runs", "health", access="open"),
+    Route(("GET",), "/ready", ready, "Requests are welcome", "health", access="open"),
+    Route(("GET",), "/ping", ready, "Requests are welcome", "health", access="open"),
+    Route(("GET",), "/health", health, "The whole path answers", "health", access="open"),
+    Route(("GET",), "/health_generate", deep, "The whole path answers", "health", access="open"),
+    Route(("GET", "HEAD"), "/", root, "A word for people", "health", access="open"),
+]

@@ -1,0 +1,380 @@
+"""Event streams: from what the detokenizer says to the bytes of one event, and one write a stream and step.
+
+The token path is `text`: prefix + escaped text + suffix, straight to the transport (0.15 us to build; 4 us with
+`json.dumps`). Everything else (first event, families, ids, a paused client, merging) goes through `delta`. While the
+client's connection is full, or when several steps came at once, deltas are held and merged: fewer events, no lost
+token, bounded memory.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from forebay.wire.messages import End, Extra, RequestFault, WorkItem
+from forebay_api import errorbody, logprobs, replies
+from forebay_api.calls import Call, Choice, as_error, ids_of
+from forebay_api.server import CHUNK_SIZES, EventWriter, chunk_head
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from forebay_api.plan import Plan
+
+json_text = msgspec.json.Encoder().encode
+DONE = b"data: [DONE]\n\n"
+_SIZES = len(CHUNK_SIZES)
+
+
+def event(body: Any) -> bytes:
+    """One server-sent event with a JSON body."""
+    return b"data: %b\n\n" % json_text(body)
+
+
+class Held:
+    """Deltas of one choice that wait to be sent as one."""
+
+    __slots__ = ("extra", "ids", "texts", "tokens")
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.tokens = 0
+        self.ids: array[int] = array("q")
+        self.extra: Extra | None = None
+
+
+class StreamCall(Call):
+    """A call that answers with an event stream."""
+
+    choices: list[StreamChoice]  # type: ignore[assignment]
+
+    def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop, request_id: str, backlog: int) -> None:
+        super().__init__(plan, loop, request_id)
+        self.writer: EventWriter
+        self.backlog = 0
+        """Bytes of text that wait for the client to read."""
+        self.max_backlog = backlog
+        self.too_slow: Callable[[], None] = lambda: None
+        self.failed: RequestFault | None = None
+        """The error that ended the stream after its first event, or instead of it."""
+
+    def choice_failed(self, choice: Choice, fault: RequestFault) -> None:
+        """One failed choice ends the whole stream: its client cannot use a part of it."""
+        self.faults[choice.index] = fault
+        self.failed = fault
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def room(self) -> None:
+        """The client has read on: send what was held."""
+        for choice in self.choices:
+            choice.flush()
+        self.backlog = 0
+
+    def last_events(self) -> bytes:
+        """What closes the stream: the error, or the usage if it was asked for, and `[DONE]`."""
+        if self.failed is not None:
+            return event(self.error_body(self.failed)) + DONE
+        return self.closing() + DONE
+
+    def closing(self) -> bytes:
+        """Events between the last choice's end and `[DONE]`."""
+        if not self.plan.include_usage:
+            return b""
+        return event({**replies.envelope(self), "choices": [], "usage": replies.usage_of(self)})
+
+    def error_body(self, fault: RequestFault) -> dict[str, Any]:
+        """The body of the error event."""
+        return errorbody.openai_stream_error(as_error(fault))
+
+
+class GenerateCall(StreamCall):
+    """The event stream of `/generate`."""
+
+    def closing(self) -> bytes:
+        return b""
+
+    def error_body(self, fault: RequestFault) -> dict[str, Any]:
+        return errorbody.native_error(as_error(fault), in_stream=True)
+
+
+class StreamChoice(Choice):
+    """One choice of an event stream. Subclasses say what their events look like."""
+
+    __slots__ = (
+        "_after",
+        "_before",
+        "_framing",
+        "cached_tokens",
+        "completion_tokens",
+        "held",
+        "plain",
+        "prompt_tokens",
+    )
+
+    call: StreamCall
+
+    def __init__(self, call: StreamCall, rid: str, index: int, item: WorkItem, prompt: int) -> None:
+        super().__init__(call, rid, index, item, prompt)
+        self.held: Held | None = None
+        self.plain = False
+        """Whether an event is nothing but prefix, text and suffix: true once the first event is out."""
+        self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
+        self._before = self._after = b""
+        self._framing = 0
+
+    def prepare(self) -> None:
+        """Make the constant parts of a plain event."""
+        self._before, after = self.affixes()
+        self._after = after + b"\r\n"
+        self._framing = len(self._before) + len(after)
+
+    # -- what a family of events looks like
+    def affixes(self) -> tuple[bytes, bytes]:
+        """The bytes before and behind the escaped text of a plain event."""
+        raise NotImplementedError
+
+    def is_plain(self) -> bool:
+        """Whether the events of this choice need nothing but text once the first is out."""
+        raise NotImplementedError
+
+    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> bytes:
+        """The events of one delta that is not plain; also the first one of a choice."""
+        raise NotImplementedError
+
+    def end_events(self, end: End) -> bytes:
+        """The events of the end, with the last text."""
+        raise NotImplementedError
+
+    # -- what arrives
+    def begin(self, prompt_tokens: int, cached_tokens: int) -> None:
+        self.prompt_tokens, self.cached_tokens = prompt_tokens, cached_tokens
+
+    def text(self, text: str) -> None:
+        writer = self.call.writer
+        if self.plain and writer.open:
+            escaped = json_text(text)
+            size = self._framing + len(escaped)
+            head = CHUNK_SIZES[size] if size < _SIZES else chunk_head(size)
+            writer.transport.write(b"".join((head, self._before, escaped, self._after)))
+            return
+        self.delta(text, 1, None, None)
+
+    def silent(self) -> None:
+        self.completion_tokens += 1
+
+    def close(self) -> None:
+        self.ended = True
+        self.plain = False
+
+    def delta(self, text: str, tokens: int, ids: array[int] | None, extra: Extra | None) -> None:
+        call = self.call
+        if self.ended:
+            return
+        if not call.writer.open or self.held is not None:
+            self.hold(text, tokens, ids, extra)
+            call.backlog += len(text) + 8 * tokens
+            if call.backlog > call.max_backlog:
+                call.too_slow()
+            return
+        self.completion_tokens += tokens
+        call.writer.write(self.events(text, ids, extra))
+        self.plain = self.is_plain()
+
+    def hold(self, text: str, tokens: int, ids: array[int] | None, extra: Extra | None) -> bool:
+        held = self.held
+        first = held is None
+        if held is None:
+            held = self.held = Held()
+        held.texts.append(text)
+        held.tokens += tokens
+        if ids is not None:
+            held.ids += ids
+        held.extra = logprobs.merge(held.extra, extra)
+        return first
+
+    def flush(self) -> None:
+        held, self.held = self.held, None
+        if held is None or self.ended:
+            return
+        self.delta("".join(held.texts), held.tokens, held.ids, held.extra)
+
+    def finish(self, end: End) -> None:
+        held, self.held = self.held, None
+        if held is not None:
+            end.text = "".join((*held.texts, end.text))
+            end.tokens += held.tokens
+            end.extra = logprobs.merge(held.extra, end.extra)
+            if end.ids is not None:
+                end.ids = held.ids.tobytes() + end.ids
+        self.call.choice_ended(self, end)
+        if self.index in self.call.ends and not self.call.client_left:
+            self.prompt_tokens, self.cached_tokens = end.prompt_tokens, end.cached_tokens
+            self.completion_tokens = end.completion_tokens
+            # Also on a full transport: this is one bounded write, and the stream ends with it.
+            self.call.writer.write(self.end_events(end))
+
+
+class CompletionChoice(StreamChoice):
+    """Chunks of `/v1/completions`."""
+
+    __slots__ = ("_begun", "_offset")
+
+    def __init__(self, call: StreamCall, rid: str, index: int, item: WorkItem, prompt: int) -> None:
+        super().__init__(call, rid, index, item, prompt)
+        self._begun = False
+        self._offset = 0
+        self.prepare()
+
+    def affixes(self) -> tuple[bytes, bytes]:
+        return replies.split_at_text(replies.completion_chunk(self.call, self.index, replies.MARK, None))
+
+    def is_plain(self) -> bool:
+        plan = self.call.plan
+        return not (plan.return_logprob or plan.return_token_ids or plan.continuous_usage)
+
+    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> bytes:
+        return event(self._chunk(text, ids.tolist() if ids is not None else [], extra, None))
+
+    def end_events(self, end: End) -> bytes:
+        last = event(self._chunk(end.text, ids_of(end.ids), end.extra, end))
+        if not self.call.plan.return_hidden_states:
+            return last
+        body = replies.completion_chunk(self.call, self.index, "", None)
+        body["choices"][0]["hidden_states"] = logprobs.hidden_states(end.extra, self.call.plan.hidden_size)
+        return last + event(body)
+
+    def _chunk(self, text: str, ids: list[int], extra: Extra | None, end: End | None) -> dict[str, Any]:
+        plan, first = self.call.plan, not self._begun
+        self._begun = True
+        if first and plan.echo:
+            text = replies.prompt_text(self) + text
+        body = replies.completion_chunk(self.call, self.index, text, end)
+        choice = body["choices"][0]
+        if plan.return_logprob:
+            choice["logprobs"], self._offset = logprobs.completions(
+                extra, plan.top_logprobs, self._offset, plan.echo and first
+            )
+        if plan.return_token_ids:
+            choice["token_ids"] = ids
+            if first:
+                choice["prompt_token_ids"] = replies.prompt_ids(self)
+        if plan.continuous_usage:
+            body["usage"] = replies.usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens, 0, plan)
+        return body
+
+
+class ChatChoice(StreamChoice):
+    """Chunks of `/v1/chat/completions`."""
+
+    __slots__ = ("_begun",)
+
+    def __init__(self, call: StreamCall, rid: str, index: int, item: WorkItem, prompt: int) -> None:
+        super().__init__(call, rid, index, item, prompt)
+        self._begun = False
+        self.prepare()
+
+    def affixes(self) -> tuple[bytes, bytes]:
+        return replies.split_at_text(self._content(replies.MARK))
+
+    def is_plain(self) -> bool:
+        plan = self.call.plan
+        return not (plan.return_logprob or plan.return_token_ids or plan.continuous_usage)
+
+    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> bytes:
+        out = b"" if self._begun else self._role()
+        if text or extra is not None or ids:
+            out += event(self._filled(text, ids.tolist() if ids is not None else [], extra))
+        return out
+
+    def end_events(self, end: End) -> bytes:
+        out = b"" if self._begun else self._role()
+        plan = self.call.plan
+        if end.text or (plan.return_logprob and end.extra is not None) or (plan.return_token_ids and end.ids):
+            out += event(self._filled(end.text, ids_of(end.ids), end.extra))
+        out += event(self._with_usage(replies.chat_chunk(self.call, self.index, {}, end)))
+        if plan.return_hidden_states:
+            body = replies.chat_chunk(self.call, self.index, {}, None)
+            body["choices"][0]["hidden_states"] = logprobs.hidden_states(end.extra, plan.hidden_size)
+            out += event(body)
+        return out
+
+    def _role(self) -> bytes:
+        self._begun = True
+        body = replies.chat_chunk(
+            self.call, self.index, {"role": "assistant", "content": "", "reasoning_content": None}, None
+        )
+        if self.call.plan.return_token_ids:
+            body["choices"][0]["prompt_token_ids"] = replies.prompt_ids(self)
+        return event(self._with_usage(body))
+
+    def _content(self, text: str) -> dict[str, Any]:
+        delta = {"reasoning_content": None, "content": text} if text else {}
+        return replies.chat_chunk(self.call, self.index, delta, None)
+
+    def _filled(self, text: str, ids: list[int], extra: Extra | None) -> dict[str, Any]:
+        plan = self.call.plan
+        body = self._content(text)
+        if plan.return_logprob:
+            body["choices"][0]["logprobs"] = logprobs.chat(extra, plan.top_logprobs)
+        if plan.return_token_ids:
+            body["choices"][0]["token_ids"] = ids
+        return self._with_usage(body)
+
+    def _with_usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        plan = self.call.plan
+        if plan.continuous_usage:
+            body["usage"] = replies.usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens, 0, plan)
+        return body
+
+
+class GenerateChoice(StreamChoice):
+    """Frames of `/generate`: everything since the start in each frame, or only what is new."""
+
+    __slots__ = ("_all", "_all_ids", "_all_text", "_first")
+
+    def __init__(self, call: StreamCall, rid: str, index: int, item: WorkItem, prompt: int) -> None:
+        super().__init__(call, rid, index, item, prompt)
+        self._first = True
+        self._all: Extra | None = None
+        self._all_text: list[str] = []
+        self._all_ids: array[int] = array("q")
+
+    def affixes(self) -> tuple[bytes, bytes]:
+        return b"", b""
+
+    def is_plain(self) -> bool:
+        return False
+
+    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> bytes:
+        return event(self._frame(text, ids or array("q"), extra, None))
+
+    def end_events(self, end: End) -> bytes:
+        ids = array("q")
+        ids.frombytes(end.ids or b"")
+        return event(self._frame(end.text, ids, end.extra, end))
+
+    def _frame(self, text: str, ids: array[int], extra: Extra | None, end: End | None) -> dict[str, Any]:
+        first, self._first = self._first, False
+        if not self.call.plan.incremental:
+            # The list of pieces keeps this linear in what arrives; the joined text is what the client asked for.
+            self._all_text.append(text)
+            text = "".join(self._all_text)
+            self._all_text = [text]
+            self._all_ids += ids
+            ids = self._all_ids
+            extra = self._all = logprobs.merge(self._all, extra)
+            first = True
+        counts = (self.prompt_tokens, self.completion_tokens, self.cached_tokens)
+        return replies.generate_frame(self, text, ids.tolist(), extra, counts, end, prompt=first)
+
+
+STREAMS: dict[str, tuple[type[StreamCall], type[StreamChoice]]] = {
+    "generate": (GenerateCall, GenerateChoice),
+    "completion": (StreamCall, CompletionChoice),
+    "chat": (StreamCall, ChatChoice),
+}
+"""The call and choice of each API family."""

@@ -1,0 +1,190 @@
+"""The api process: HTTP server, inbox and request table on one event loop; warm-up, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+
+import uvloop
+
+from forebay.errors import PeerError, RequestError, SettingsError, StartError
+from forebay.role import Role
+from forebay.topology import Peer
+from forebay.wire.frames import Kind, kind_of
+from forebay_api.app import Api
+from forebay_api.mailbox import Mailbox, Send
+from forebay_api.server import make_server
+
+log = logging.getLogger("forebay.api")
+
+BACKLOG = 2048
+PATIENCE = 0.05
+"""Seconds between looks at a state that no event announces (shutdown, first links)."""
+
+
+def run(role: Role) -> None:
+    """Serve until the role stops. Raises `StartError` when the address cannot be had or the warm-up fails."""
+    listener = listen(role)
+    try:
+        uvloop.run(_serve(role, listener))
+    finally:
+        listener.close()
+        if role.settings.uds is not None:
+            Path(role.settings.uds).unlink(missing_ok=True)
+
+
+def listen(role: Role) -> socket.socket:
+    """The listening socket; several api processes share one port, each with an accept queue of its own."""
+    s = role.settings
+    try:
+        if s.uds is not None:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.bind(s.uds)
+        else:
+            family, kind, protocol, _, address = socket.getaddrinfo(s.host, s.port, type=socket.SOCK_STREAM)[0]
+            listener = socket.socket(family, kind, protocol)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if s.apis > 1:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        where = s.uds or f"{s.host}:{s.port}"
+        raise StartError(f"cannot listen on {where}: {error.strerror}; choose another --port or --host") from error
+    listener.setblocking(False)
+    log.info("listening on %s", s.uds or "http://{}:{}".format(*listener.getsockname()[:2]))
+    return listener
+
+
+class Post:
+    """Joins the inbox and the link monitors to the event loop: one callback drains all that waits."""
+
+    def __init__(self, role: Role, mailbox: Mailbox, loop: asyncio.AbstractEventLoop) -> None:
+        self._role, self._mailbox, self._loop = role, mailbox, loop
+        self._fds = [role.links.inbox_fd(), *role.links.monitor_fds()]
+        loop.add_reader(self._fds[0], self.on_frames)
+        for fd in self._fds[1:]:
+            loop.add_reader(fd, self.on_links)
+        # The descriptors are edge-triggered: what came before the reader was added raises no event.
+        loop.call_soon(self.on_links)
+        loop.call_soon(self.on_frames)
+
+    def on_frames(self) -> None:
+        """Take everything that waits in the inbox."""
+        receive = self._role.links.receive
+        frames = []
+        while (frame := receive()) is not None:
+            frames.append(frame)
+        if not frames:
+            return
+        self._mailbox.take(frames)
+        if len(frames) > 1 or frames[0][0] == Kind.HELLO:
+            self._greetings(frames)
+
+    def _greetings(self, frames: list[bytes]) -> None:
+        for frame in frames:
+            if frame[0] == Kind.HELLO:
+                try:
+                    kind_of(frame)
+                    self._role.greeted(frame)
+                except (PeerError, SettingsError) as error:
+                    log.warning("a greeting cannot be read: %s", error)
+
+    def on_links(self) -> None:
+        """See which links came up or went down."""
+        for peer, up in self._role.links.changes():
+            log.debug("link to %s is %s", peer, "up" if up else "down")
+            self._mailbox.link_changed(peer, up)
+
+    def close(self) -> None:
+        """Leave the loop."""
+        for fd in self._fds:
+            self._loop.remove_reader(fd)
+
+
+async def _serve(role: Role, listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    stopping = role.stop
+
+    def on_signal() -> None:
+        if role.stopping:
+            os._exit(143)
+        stopping()
+        stop.set()
+
+    for number in (2, 15):
+        loop.add_signal_handler(number, on_signal)
+    mailbox = Mailbox(role.me.number, role.settings.detokenizers, _sender(role), loop)
+    post = Post(role, mailbox, loop)
+    api = Api(role, mailbox)
+    server = make_server(api, keep_alive=role.settings.keep_alive_timeout)
+    serving = loop.create_task(server.serve(sockets=[listener]))
+    try:
+        await _warm_up(role, api, stop)
+        await _watch(role, stop, serving)
+        await _drain(role, api)
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
+        post.close()
+
+
+def _sender(role: Role) -> Send:
+    links = role.links
+
+    def send(peer: Peer, frame: bytes) -> bool:
+        return peer in links.links and links.send(peer, frame)
+
+    return send
+
+
+async def _warm_up(role: Role, api: Api, stop: asyncio.Event) -> None:
+    """Wait for all processes and for one answer of the engine, then call this process ready."""
+    deadline = time.monotonic() + role.settings.warmup_timeout
+    while api.mailbox.missing() and not stop.is_set():
+        if time.monotonic() > deadline:
+            raise StartError(f"no {', '.join(api.mailbox.missing())} within {role.settings.warmup_timeout:g} s")
+        await asyncio.sleep(PATIENCE)
+    if stop.is_set():
+        return
+    if role.settings.warmup:
+        try:
+            await asyncio.wait_for(api.probe_engine(), max(0.1, deadline - time.monotonic()))
+        except (TimeoutError, RequestError) as error:
+            raise StartError(f"the warm-up request was not answered: {error or 'timeout'}") from error
+    api.warm = True
+    role.ready(f"serving {api.model_name()}")
+
+
+async def _watch(role: Role, stop: asyncio.Event, serving: asyncio.Task[None]) -> None:
+    """Keep the watchdog content until a stop is asked for, or the server ends by itself."""
+    interval = role.notifier.watchdog_interval
+    stopped = asyncio.get_running_loop().create_task(stop.wait())
+    try:
+        while not stop.is_set() and not serving.done():
+            await asyncio.wait({stopped, serving}, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
+            if interval is not None:
+                role.notifier.watchdog()
+    finally:
+        stopped.cancel()
+    if serving.done() and not stop.is_set():
+        raise StartError("the HTTP server ended by itself") from serving.exception()
+
+
+async def _drain(role: Role, api: Api) -> None:
+    """Let running requests finish within the drain time; then end the rest."""
+    api.draining = True
+    deadline = time.monotonic() + role.settings.drain_timeout
+    while api.open_calls and time.monotonic() < deadline:
+        await asyncio.sleep(PATIENCE)
+    if api.open_calls:
+        log.warning("%d requests did not finish in time and are aborted", api.open_calls)
+        for call in api.mailbox.calls():
+            api.mailbox.shut(call)
+        await asyncio.sleep(PATIENCE)

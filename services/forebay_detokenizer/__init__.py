@@ -1,0 +1,1 @@
+"""The detokenizer process of forebay: `python -m forebay_detokenizer`."""

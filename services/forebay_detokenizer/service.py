@@ -1,0 +1,137 @@
+"""The detokenizer process: frames in, `Detokenizer` in the middle, frames out. No rule about text stands here."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from forebay.errors import PeerError, SettingsError
+from forebay.facts import LaunchFacts
+from forebay.role import Role
+from forebay.topology import Peer
+from forebay.wire import control
+from forebay.wire.deltas import encode_deltas
+from forebay.wire.egress import EgressDecoder
+from forebay.wire.frames import Kind
+from forebay.wire.messages import RequestFault
+from forebay_detokenizer.tables import Tables
+from forebay_detokenizer.worker import Detokenizer
+
+ENGINE = Peer("engine", 0)
+EARLY_FRAMES = 4096
+"""Frames that wait while the tokenizer is being loaded."""
+TICK = 0.25
+"""Seconds between looks at rows that wait for their `OpenItem`."""
+
+
+class DetokenizerService:
+    """Drives one `Detokenizer` for `Role.serve`. Until the tokenizer is loaded, frames wait."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self._core: Detokenizer | None = None
+        self._decoder = EgressDecoder()
+        self._early: deque[tuple[Kind, bytes]] = deque(maxlen=EARLY_FRAMES)
+        self._tables: Tables | None = None
+        self._next_tick = 0.0
+        if role.settings.tokenizer_path is not None:
+            self._tables = load_tables(role.settings.tokenizer_path)
+
+    def handle(self, kind: Kind, frame: bytes) -> None:
+        """One frame. Everything but a greeting waits until the engine's facts are known."""
+        if kind is Kind.HELLO:
+            self._learn()
+        elif kind not in (Kind.OPEN, Kind.EGRESS, Kind.ABORT):
+            raise PeerError(f"a {kind.name} frame has no business in a detokenizer")
+        elif self._core is None:
+            self._early.append((kind, frame))
+        else:
+            self._work(self._core, kind, frame)
+
+    def _work(self, core: Detokenizer, kind: Kind, frame: bytes) -> None:
+        now = time.monotonic()
+        if kind is Kind.EGRESS:
+            core.step(self._decoder.decode(frame), now)
+            if self._decoder.lost:
+                self._role.log.warning("frames of the engine are missing")
+        elif kind is Kind.OPEN:
+            core.open(control.decode_opens(frame), now)
+        else:
+            core.abort([abort.rid for abort in control.decode_aborts(frame)])
+
+    def _learn(self) -> None:
+        facts = self._role.facts
+        if facts is None or self._core is not None:
+            return
+        path = self._role.settings.tokenizer_path or facts.tokenizer_path or facts.model_path
+        if self._tables is None:
+            if path is None:
+                raise SettingsError("no tokenizer: set tokenizer_path, or let the engine tell it in its launch facts")
+            self._tables = load_tables(path)
+        self._core = self._make(self._tables, facts)
+        self._role.ready(f"tokenizer of {path}")
+        while self._early:
+            self._work(self._core, *self._early.popleft())
+
+    def _make(self, tables: Tables, facts: LaunchFacts) -> Detokenizer:
+        s, role = self._role.settings, self._role
+        keep = facts.raw.get("keep_stop_token_ids") or []
+        return Detokenizer(
+            tables,
+            epoch=role.incarnation,
+            index=role.me.number,
+            shards=s.detokenizers,
+            max_states=s.max_states,
+            open_wait=s.open_wait,
+            front_stops=(facts.stop_match or s.stop_match) == "front",
+            keep_stop_ids=[token for token in keep if isinstance(token, int)],
+        )
+
+    def peer_changed(self, peer: Peer, up: bool) -> None:
+        """When an api process or the engine goes, its requests go: nobody reads or feeds them any more."""
+        if up or self._core is None:
+            return
+        if peer.role == "api":
+            self._core.forget_api(peer.number)
+        elif peer == ENGINE:
+            self._core.forget_all()
+
+    def turn(self, now: float) -> float | None:
+        """Send what the frames since the last turn have brought."""
+        core = self._core
+        if core is None:
+            return None
+        if now >= self._next_tick:
+            self._next_tick = now + TICK
+            core.tick(now)
+        out = core.take()
+        send = self._role.links.send
+        for api, deltas in out.deltas:
+            send(Peer("api", api), encode_deltas(deltas))
+        if out.aborts:
+            send(ENGINE, control.encode_aborts(out.aborts))
+        if out.faults:
+            faults: dict[int, list[RequestFault]] = defaultdict(list)
+            for api, fault in out.faults:
+                faults[api].append(fault)
+            for api, items in faults.items():
+                send(Peer("api", api), control.encode_faults(items))
+        return TICK if core.waiting else None
+
+
+def load_tables(path: str) -> Tables:
+    """The id -> text tables of a model folder or a tokenizer.json; raises `SettingsError`."""
+    file = Path(path)
+    file = file / "tokenizer.json" if file.is_dir() else file
+    try:
+        return Tables(Tokenizer.from_file(str(file)))
+    except Exception as error:  # the library raises bare Exception for a file that it cannot read
+        raise SettingsError(f"the tokenizer {file} cannot be read: {error}") from error
+
+
+def run(role: Role) -> None:
+    """One detokenizer process, until the role stops."""
+    role.serve(DetokenizerService(role))

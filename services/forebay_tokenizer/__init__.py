@@ -1,0 +1,1 @@
+"""The tokenizer process: chat templates, token ids, length checks."""

@@ -1,0 +1,150 @@
+"""The tokenizer process: frames in, `Tokenizer` in the middle, frames out. No rule about text stands here."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+from forebay.errors import PeerError, SettingsError
+from forebay.facts import LaunchFacts
+from forebay.role import Role
+from forebay.topology import Peer, shard_of
+from forebay.wire import control, ingress
+from forebay.wire.frames import Kind
+from forebay.wire.messages import AbortRequest, Admitted, Ids, OpenItem, RequestFault, RequestHead
+from forebay_tokenizer.admission import Admission
+from forebay_tokenizer.worker import Answer, Refusal, Tokenizer
+
+ENGINE = Peer("engine", 0)
+STOP_SECONDS = 5.0
+
+
+class TokenizerService:
+    """Drives one `Tokenizer` for `Role.serve`. Until the tokenizer is loaded, work waits."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self._tokenizer: Tokenizer | None = None
+        self._facts: LaunchFacts | None = None
+        self._early: deque[tuple[Kind, bytes]] = deque(maxlen=role.settings.max_tokenizer_queue)
+        if role.settings.tokenizer_path is not None:
+            self._load(role.settings.tokenizer_path, None)
+
+    # ---------------------------------------------------------------- frames in
+    def handle(self, kind: Kind, frame: bytes) -> None:
+        """One frame. Everything but a greeting waits until the tokenizer is loaded."""
+        if kind is Kind.HELLO:
+            self._learn()
+        elif kind not in (Kind.WORK, Kind.CONTROL, Kind.ABORT):
+            raise PeerError(f"a {kind.name} frame has no business in a tokenizer")
+        elif self._tokenizer is None:
+            self._early.append((kind, frame))
+        else:
+            self._work(self._tokenizer, kind, frame)
+
+    def _work(self, tokenizer: Tokenizer, kind: Kind, frame: bytes) -> None:
+        if kind is Kind.WORK:
+            for item, ids in ingress.decode_work(frame):
+                tokenizer.submit(item, ids)
+        elif kind is Kind.CONTROL:
+            tokenizer.call(control.decode_control(frame))
+        else:
+            for abort in control.decode_aborts(frame):
+                tokenizer.cancel(abort.rid)
+
+    def _learn(self) -> None:
+        facts = self._role.facts
+        if facts is None or facts is self._facts:
+            return
+        self._facts = facts
+        if self._tokenizer is not None:
+            self._tokenizer.learn(self._role.settings, facts)
+            return
+        path = facts.tokenizer_path or facts.model_path
+        if path is None:
+            raise SettingsError("no tokenizer: set tokenizer_path, or let the engine tell it in its launch facts")
+        self._load(path, facts)
+
+    def _load(self, path: str, facts: LaunchFacts | None) -> None:
+        role = self._role
+        tokenizer = Tokenizer.load(path, role.settings, facts, log=role.log, wake=role.wake)
+        tokenizer.start()
+        self._tokenizer = tokenizer
+        role.ready(f"tokenizer of {path}")
+        while self._early:
+            self._work(tokenizer, *self._early.popleft())
+
+    def peer_changed(self, peer: Peer, up: bool) -> None:
+        """Nothing is kept for a peer: what a dead one had is sent again by the api process, or fails there."""
+
+    # ---------------------------------------------------------------- results out
+    def turn(self, now: float) -> float | None:
+        """Send all results that have come since the last turn, in as few frames as there are receivers."""
+        if self._tokenizer is None:
+            return None
+        opens: dict[Peer, list[OpenItem]] = defaultdict(list)
+        heads: list[RequestHead] = []
+        ids: list[Ids] = []
+        faults: dict[int, list[RequestFault]] = defaultdict(list)
+        admitted: dict[int, list[Admitted]] = defaultdict(list)
+        for result in self._tokenizer.results():
+            if isinstance(result, Admission):
+                for item in result.opens:
+                    opens[self._shard(item.rid)].append(item)
+                heads += result.heads
+                ids += [result.ids] * len(result.heads)
+                for told in result.admitted():
+                    admitted[result.opens[0].api].append(told)
+            elif isinstance(result, Refusal):
+                faults[result.api] += result.faults
+            elif isinstance(result, Answer):
+                self._role.links.send(Peer("api", result.api), control.encode_reply(result.rid, result.payload))
+        for api, items in admitted.items():
+            # Before the engine hears of the request: its first output must find the prompt at the api.
+            self._role.links.send(Peer("api", api), control.encode_admitted(items))
+        self._admit(opens, heads, ids, faults)
+        for api, found in faults.items():
+            self._role.links.send(Peer("api", api), control.encode_faults(found))
+        return None
+
+    def _admit(
+        self,
+        opens: dict[Peer, list[OpenItem]],
+        heads: list[RequestHead],
+        ids: list[Ids],
+        faults: dict[int, list[RequestFault]],
+    ) -> None:
+        """Open the requests at their detokenizers, then admit them at the engine; who cannot be reached fails them."""
+        lost: dict[str, str] = {}
+        for peer, items in opens.items():
+            if not self._role.links.send(peer, control.encode_opens(items)):
+                lost.update((item.rid, f"{peer} is not running; send the request again") for item in items)
+        if lost:
+            kept = [at for at, head in enumerate(heads) if head.rid not in lost]
+            for head in heads:
+                if head.rid in lost:
+                    faults[head.api].append(RequestFault(head.rid, 503, lost[head.rid]))
+            heads, ids = [heads[at] for at in kept], [ids[at] for at in kept]
+        if not heads or self._role.links.send(ENGINE, ingress.encode_admit(heads, ids)):
+            return
+        for head in heads:
+            faults[head.api].append(RequestFault(head.rid, 503, "engine is not connected"))
+            frame = control.encode_aborts([AbortRequest(head.rid, "lost")])
+            self._role.links.send(self._shard(head.rid), frame)
+
+    def _shard(self, rid: str) -> Peer:
+        return Peer("detokenizer", shard_of(rid, self._role.settings.detokenizers))
+
+    def stop(self) -> None:
+        """Finish what waits, and send it."""
+        if self._tokenizer is not None:
+            self._tokenizer.stop(STOP_SECONDS)
+            self.turn(0.0)
+
+
+def run(role: Role) -> None:
+    """One tokenizer process, until the role stops."""
+    service = TokenizerService(role)
+    try:
+        role.serve(service)
+    finally:
+        service.stop()

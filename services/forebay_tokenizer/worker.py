@@ -1,0 +1,263 @@
+"""The tokenizer of one process: takes work, gives results, and tokenises in threads of its own. Opens no socket.
+
+The thread that owns the sockets calls `submit`, `call` and `cancel`, none of which ever waits for an encoding; when
+`wake` has been called, it fetches `results` and sends them.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from forebay.errors import RequestError
+from forebay.facts import LaunchFacts
+from forebay.settings import Settings
+from forebay.wire.messages import ControlRequest, Ids, RequestFault, WorkItem
+from forebay_tokenizer.admission import Admission, Admitter, prompt_size
+from forebay_tokenizer.caches import Segments
+from forebay_tokenizer.calls import Calls, call_size
+from forebay_tokenizer.checks import Limits
+from forebay_tokenizer.encode import Encoder
+from forebay_tokenizer.files import read_files
+from forebay_tokenizer.lanes import Lanes, Ticket
+from forebay_tokenizer.templates import ChatTemplates
+
+
+class Refusal(NamedTuple):
+    """A request ends here: one fault for each of its rids, for the api process that owns it."""
+
+    api: int
+    faults: list[RequestFault]
+
+
+class Answer(NamedTuple):
+    """The answer to a control call, for the api process that asked."""
+
+    api: int
+    rid: str
+    payload: dict[str, Any]
+
+
+Result = Admission | Refusal | Answer
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One work item or control call on its way through; `outcome` is set by the thread that did it."""
+
+    work: WorkItem | ControlRequest
+    ids: Ids
+    rids: list[str]
+    cancelled: set[str] = field(default_factory=set)
+    outcome: Admission | dict[str, Any] | RequestError | None = None
+
+    @property
+    def api(self) -> int:
+        return self.work.head.api if isinstance(self.work, WorkItem) else self.work.api
+
+
+class Tokenizer:
+    """Life: `start`, then `submit`/`call`/`cancel`/`results` from one thread, then `stop`."""
+
+    def __init__(
+        self,
+        admitter: Admitter,
+        *,
+        log: logging.Logger,
+        wake: Callable[[], None],
+        threads: int = 2,
+        max_queue: int = 4096,
+        model_max_length: int | None = None,
+    ) -> None:
+        """`wake` is called from other threads, once for each time that results begin to wait; it must not block."""
+        self._admitter = admitter
+        self._calls = Calls(admitter, model_max_length)
+        self._log = log
+        self._wake = wake
+        self._max_queue = max_queue
+        count = max(2, threads)
+        self._lanes: Lanes[Job] = Lanes(count, max_queue)
+        self._lock = threading.Lock()
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """One entry for each time that a thread should look at the lanes."""
+        self._finished: deque[Job] = deque()
+        self._by_rid: dict[str, Job] = {}
+        self._stopping = self._abandon = False
+        self._threads = [threading.Thread(target=self._run, name=f"encode-{n}", daemon=True) for n in range(count)]
+
+    @classmethod
+    def load(
+        cls, path: str, settings: Settings, facts: LaunchFacts | None, *, log: logging.Logger, wake: Callable[[], None]
+    ) -> Tokenizer:
+        """The tokenizer of the model at `path`; raises `SettingsError` when its files cannot be used."""
+        files = read_files(path, settings.chat_template)
+        templates = ChatTemplates.load(
+            files,
+            log,
+            default_kwargs=settings.default_chat_template_kwargs,
+            trust_requests=settings.trust_request_chat_template,
+            chosen=settings.chat_template is not None,
+        )
+        segments = Segments(Encoder.load(files), hint="\n".join(files.templates.values()))
+        segments.check(log)
+        return cls(
+            Admitter(segments, templates, limits_of(segments.encoder, settings, facts), log),
+            log=log,
+            wake=wake,
+            threads=settings.tokenizer_threads,
+            max_queue=settings.max_tokenizer_queue,
+            model_max_length=files.model_max_length,
+        )
+
+    def learn(self, settings: Settings, facts: LaunchFacts) -> None:
+        """Hold later prompts to what the engine has said about itself."""
+        self._admitter.limits = limits_of(self._admitter.encoder, settings, facts)
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, seconds: float) -> bool:
+        """Finish what waits within `seconds` and end the threads. Returns whether all of it was finished."""
+        self._stopping = True
+        for _ in self._threads:
+            self._signals.put(None)
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._abandon = True  # whoever still works ends after its present batch
+        self._signals.put(None)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def submit(self, item: WorkItem, ids: Ids) -> None:
+        """Take one work item; its result comes through `results`. A full queue refuses it there with 503."""
+        self._add(Job(item, ids, item.rids), prompt_size(item))
+
+    def call(self, request: ControlRequest) -> None:
+        """Take one control call; its answer or refusal comes through `results`."""
+        self._add(Job(request, array("q"), [request.rid]), call_size(request))
+
+    def cancel(self, rid: str) -> bool:
+        """Drop a request whose result has not been fetched: True if nothing of this rid will come any more."""
+        with self._lock:
+            job = self._by_rid.pop(rid, None)
+            if job is None:
+                return False
+            job.cancelled.add(rid)
+            return True
+
+    def waiting(self) -> int:
+        """How many jobs wait for a thread."""
+        return len(self._lanes)
+
+    def results(self) -> list[Result]:
+        """Everything that is finished, in the order of each lane; never waits."""
+        out = []
+        with self._lock:
+            jobs, self._finished = self._finished, deque()
+            for job in jobs:
+                for rid in job.rids:
+                    self._by_rid.pop(rid, None)
+        for job in jobs:
+            result = _result(job)
+            if result is not None:
+                out.append(result)
+        return out
+
+    def _add(self, job: Job, size: int) -> None:
+        with self._lock:
+            self._by_rid.update(dict.fromkeys(job.rids, job))
+            if self._lanes.add(job, size):
+                self._signals.put(None)
+                return
+            job.outcome = RequestError(f"the tokenizer queue is full ({self._max_queue} requests wait)", 503)
+            first = self._deliver([job])
+        if first:
+            self._wake()
+
+    def _run(self) -> None:
+        while not self._abandon:
+            self._signals.get()
+            with self._lock:
+                batch = self._lanes.take()
+            if batch:
+                self._do_safely([ticket.job for ticket in batch])
+                self._hand_back(batch)
+            elif self._stopping and not len(self._lanes):
+                break
+        self._signals.put(None)  # the next thread may end too
+
+    def _hand_back(self, batch: list[Ticket[Job]]) -> None:
+        with self._lock:  # one section for both, so that jobs leave in the order in which the lane lets them go
+            released = self._lanes.finish(batch)
+            first = self._deliver(released)
+        if len(self._lanes) or self._stopping:
+            self._signals.put(None)
+        if first:
+            self._wake()
+
+    def _deliver(self, jobs: list[Job]) -> bool:
+        """Under the lock: let jobs be fetched. Returns whether somebody must be woken for them."""
+        first = bool(jobs) and not self._finished
+        self._finished.extend(jobs)
+        return first
+
+    def _do_safely(self, jobs: list[Job]) -> None:
+        trouble = self._admitter.guard(self._do, jobs)
+        if trouble is not None:
+            for job in jobs:
+                job.outcome = job.outcome or trouble
+
+    def _do(self, jobs: list[Job]) -> None:
+        """Set the outcome of each job that somebody still waits for."""
+        jobs = [job for job in jobs if len(job.cancelled) < len(job.rids)]
+        work = [(job, job.work) for job in jobs if isinstance(job.work, WorkItem)]
+        outcomes = self._admitter.admit_many([(item, job.ids) for job, item in work])
+        for (job, _), outcome in zip(work, outcomes, strict=True):
+            job.outcome = outcome
+        for job in jobs:
+            if isinstance(job.work, ControlRequest):
+                job.outcome = self._admitter.guard(self._calls.answer, job.work)
+
+
+def _result(job: Job) -> Result | None:
+    """What leaves the process for a job; None when nobody waits for it any more."""
+    live = [rid for rid in job.rids if rid not in job.cancelled]
+    outcome = job.outcome
+    if outcome is None or not live:
+        return None
+    if isinstance(outcome, RequestError):
+        error = outcome
+        return Refusal(
+            job.api, [RequestFault(rid, error.status, error.message, error.type, error.param) for rid in live]
+        )
+    if isinstance(outcome, dict):
+        return Answer(job.api, live[0], outcome)
+    if not job.cancelled:
+        return outcome
+    return Admission(
+        [item for item in outcome.opens if item.rid not in job.cancelled],
+        [head for head in outcome.heads if head.rid not in job.cancelled],
+        outcome.ids,
+    )
+
+
+def limits_of(encoder: Encoder, settings: Settings, facts: LaunchFacts | None) -> Limits:
+    """The limits of prompts: the operator may make the engine's context shorter, not longer."""
+    facts = facts or LaunchFacts()
+    lengths = [length for length in (settings.context_length, facts.context_length) if length is not None]
+    return Limits(
+        vocab_size=facts.vocab_size or encoder.vocab_size,
+        context_length=min(lengths, default=None),
+        reserved=facts.num_reserved_tokens,
+        allow_auto_truncate=settings.allow_auto_truncate,
+        bound=encoder.bound,
+    )

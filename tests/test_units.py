@@ -1,0 +1,50 @@
+"""The systemd units fit the processes and settings of the code; `make deploy-check` lets systemd itself read them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from forebay.settings import Settings
+from forebay.topology import ROLES
+
+UNITS = Path(__file__).parents[1] / "deploy" / "systemd"
+
+
+def values(role: str, key: str) -> list[str]:
+    text = (UNITS / f"forebay-{role}@.service").read_text()
+    return re.findall(rf"(?m)^{key}=(.*)$", text)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_has_a_unit_that_runs_its_module(role: str) -> None:
+    assert [line.split()[1:3] for line in values(role, "ExecStart")] == [["-m", f"forebay_{role}"]]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_unit_shares_the_run_folder_that_its_process_is_given(role: str) -> None:
+    folder = values(role, "RuntimeDirectory")[0]
+    assert f"--run-dir /run/{folder} " in values(role, "ExecStart")[0]
+    assert values(role, "RuntimeDirectoryMode") == ["0700"]
+
+
+def test_a_stop_leaves_an_api_process_time_to_drain() -> None:
+    assert float(values("api", "TimeoutStopSec")[0]) > Settings().drain_timeout
+
+
+def test_a_start_may_take_as_long_as_the_warm_up() -> None:
+    assert float(values("api", "TimeoutStartSec")[0]) >= Settings().warmup_timeout
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_api_is_after_everything_else_so_that_it_stops_first(role: str) -> None:
+    order = values(role, "After" if role == "api" else "Before")
+    assert any("forebay-inner.target" in line.split() for line in order)
+
+
+def test_the_target_wants_only_units_that_exist() -> None:
+    text = (UNITS / "forebay.target").read_text()
+    wanted = {name for line in re.findall(r"(?m)^Wants=(.*)$", text) for name in line.split()}
+    assert [name for name in wanted if not (UNITS / name.replace("@0", "@")).is_file()] == []

@@ -1,0 +1,220 @@
+"""Egress frames: what is not said again, every family in both forms, and columns that do not fit."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import numpy as np
+import pytest
+
+from forebay.batch import FlatFamily, GenerationBatch, HiddenFamily, RaggedFamily
+from forebay.errors import PeerError, WireError
+from forebay.wire.columns import FAMILIES
+from forebay.wire.egress import EgressDecoder, EgressEncoder, EgressFrame
+from forebay.wire.messages import Pairs
+
+
+def ids_of(frame: EgressFrame) -> list[int]:
+    return frame.ids.cast("q" if frame.id_width == 8 else "i").tolist()
+
+
+def once(batch: GenerationBatch) -> EgressFrame:
+    return EgressDecoder().decode(EgressEncoder(1).encode(batch))
+
+
+def family(batch: GenerationBatch, name: str) -> list[tuple[int, Any]]:
+    found = once(batch).families[FAMILIES.index(name)]
+    return [] if found is None else list(found.items())
+
+
+def rows(count: int = 3, **columns: Any) -> GenerationBatch:
+    return GenerationBatch([f"r{i}" for i in range(count)], [array("q", [i]) for i in range(count)], **columns)
+
+
+def test_same_rows_are_not_said_again() -> None:
+    encoder, decoder = EgressEncoder(1), EgressDecoder()
+    first, second = (encoder.encode(rows(prompt_tokens=[4, 5, 6])) for _ in range(2))
+    assert len(second) < len(first)
+    told = decoder.decode(first)
+    again = decoder.decode(second)
+    assert (told.same_rows, again.same_rows) == (False, True)
+    assert again.rids is told.rids
+    assert again.prompt_tokens == [4, 5, 6]
+
+
+def test_a_list_that_the_engine_reuses_is_seen_as_changed() -> None:
+    encoder, decoder = EgressEncoder(1), EgressDecoder()
+    batch = rows()
+    decoder.decode(encoder.encode(batch))
+    batch.rids[0] = "new"
+    assert decoder.decode(encoder.encode(batch)).rids == ["new", "r1", "r2"]
+
+
+def test_a_column_changed_in_place_is_sent_again() -> None:
+    encoder, decoder = EgressEncoder(1), EgressDecoder()
+    batch = rows(prompt_tokens=[1, 2, 3])
+    decoder.decode(encoder.encode(batch))
+    assert batch.prompt_tokens is not None
+    batch.prompt_tokens[1] = 9
+    assert decoder.decode(encoder.encode(batch)).prompt_tokens == [1, 9, 3]
+
+
+def test_a_reader_that_missed_a_frame_does_not_trust_same_rows() -> None:
+    encoder, decoder = EgressEncoder(1), EgressDecoder()
+    decoder.decode(encoder.encode(rows()))
+    encoder.encode(rows())  # lost
+    with pytest.raises(PeerError, match="missed"):
+        decoder.decode(encoder.encode(rows()))
+
+
+def test_full_rows_after_a_gap_are_taken_and_the_gap_is_told() -> None:
+    encoder, decoder = EgressEncoder(1), EgressDecoder()
+    decoder.decode(encoder.encode(rows()))
+    encoder.encode(rows())  # lost
+    encoder.send_full()
+    assert decoder.decode(encoder.encode(rows())).rids == ["r0", "r1", "r2"]
+    assert decoder.lost
+
+
+def test_a_new_life_of_the_engine_is_no_gap_in_the_old_one() -> None:
+    decoder = EgressDecoder()
+    decoder.decode(EgressEncoder(1).encode(rows()))
+    assert decoder.decode(EgressEncoder(2).encode(rows())).epoch == 2
+
+
+def test_nobody_ends_means_no_finish_column() -> None:
+    assert once(rows(finish_reasons=[None] * 3)).finish is None
+
+
+def test_finish_reasons_travel_when_somebody_ends() -> None:
+    reasons = [None, {"type": "stop", "matched": 2}, None]
+    assert once(rows(finish_reasons=reasons)).finish == reasons
+
+
+@pytest.mark.parametrize(
+    ("ids", "lens", "flat"),
+    [
+        ([array("q", [1]), array("q", [2])], None, [1, 2]),
+        ([array("i", [1]), array("i", [2])], None, [1, 2]),
+        ([array("q", [1, 2]), array("q")], [2, 0], [1, 2]),
+        ([array("i", [1, 2]), array("i", [3])], [2, 1], [1, 2, 3]),
+        ([[1], [2]], None, [1, 2]),
+        ([[1, 2], []], [2, 0], [1, 2]),
+        ([[1, 2], array("q", [3])], [2, 1], [1, 2, 3]),
+        (np.array([1, 2]), None, [1, 2]),
+        (np.array([1, 2], np.int32), None, [1, 2]),
+    ],
+)
+def test_ids_come_in_every_form_an_engine_has(ids: Any, lens: list[int] | None, flat: list[int]) -> None:
+    frame = once(GenerationBatch(["a", "b"], ids))
+    assert (frame.lens, ids_of(frame)) == (lens, flat)
+
+
+def test_one_array_with_lengths_is_cut_by_them() -> None:
+    frame = once(GenerationBatch(["a", "b"], np.array([1, 2, 3]), tok_lens=[1, 2]))
+    assert (frame.lens, ids_of(frame)) == ([1, 2], [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        GenerationBatch(["a"], [array("q", [1]), array("q", [2])]),
+        GenerationBatch(["a"], [array("h", [1])]),
+        GenerationBatch(["a", "b"], np.array([1, 2, 3])),
+        GenerationBatch(["a", "b"], np.array([1, 2, 3]), tok_lens=[1, 1]),
+        GenerationBatch(["a"], np.array([1.5])),
+        GenerationBatch(["a", "b"], [array("i", [1]), array("q", [2])]),
+        rows(finish_reasons=[None]),
+        rows(prompt_tokens=[1]),
+        rows(output_token_logprobs=FlatFamily([[1.0]], [[1]])),
+        rows(output_token_logprobs=FlatFamily([[1.0]], [[1]], rows=[3])),
+        rows(output_token_logprobs=FlatFamily(np.ones(3, "f4"), [[1]] * 3)),
+        rows(output_token_logprobs=FlatFamily(np.ones(2, "f4"), np.ones(2, "i4"))),
+        rows(output_top_logprobs=RaggedFamily(np.ones(3, "f4"), np.ones(3, "i4"))),
+        rows(output_hidden_states=HiddenFamily(np.ones((2, 4), "f4"))),
+        rows(output_hidden_states=HiddenFamily(np.ones((4, 3), "f4").T[:3])),
+        rows(finish_reasons=[{"type": object()}, None, None]),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_before_they_are_sent(batch: GenerationBatch) -> None:
+    with pytest.raises(WireError):
+        EgressEncoder(1).encode(batch)
+
+
+def test_flat_family_as_lists_and_as_arrays_say_the_same() -> None:
+    lists = rows(output_token_logprobs=FlatFamily([[-0.5], [None]], [[3], [4]], rows=[0, 2]))
+    arrays = rows(output_token_logprobs=FlatFamily(np.array([-0.5, np.nan], "f4"), np.array([3, 4], "i4"), rows=[0, 2]))
+    meant = [(0, Pairs([-0.5], [3])), (2, Pairs([None], [4]))]
+    assert family(lists, "output_token_logprobs") == family(arrays, "output_token_logprobs") == meant
+
+
+def test_flat_family_may_have_several_positions_a_row() -> None:
+    batch = rows(input_token_logprobs=FlatFamily(np.array([np.nan, -1.0], "f8"), np.array([5, 6]), rows=[1], lens=[2]))
+    assert family(batch, "input_token_logprobs") == [(1, Pairs([None, -1.0], [5, 6]))]
+
+
+def test_ragged_family_keeps_positions_without_data() -> None:
+    batch = rows(input_top_logprobs=RaggedFamily([[None, [-1.0, -2.0]]], [[None, [1, 2]]], rows=[1]))
+    assert family(batch, "input_top_logprobs") == [(1, [None, Pairs([-1.0, -2.0], [1, 2])])]
+
+
+def test_ragged_family_as_arrays_has_widths_a_position() -> None:
+    values, ids = np.array([-1.0, -2.0], "f4"), np.array([1, 2], "i8")
+    batch = rows(output_top_logprobs=RaggedFamily(values, ids, rows=[2], lens=[2], pos_lens=[0, 2]))
+    assert family(batch, "output_top_logprobs") == [(2, [None, Pairs([-1.0, -2.0], [1, 2])])]
+
+
+def test_ragged_family_as_one_matrix() -> None:
+    batch = rows(output_top_logprobs=RaggedFamily(np.full((3, 2), -1.0, "f4"), np.full((3, 2), 7, "i4")))
+    assert family(batch, "output_top_logprobs") == [(row, [Pairs([-1.0, -1.0], [7, 7])]) for row in range(3)]
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        HiddenFamily([[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]]], rows=[0, 2]),
+        HiddenFamily([np.array([[1, 2], [3, 4]], "f4"), np.array([5, 6], "f4")], rows=[0, 2]),
+        HiddenFamily(np.array([[1, 2], [3, 4], [5, 6]], "f4"), rows=[0, 2], lens=[2, 1]),
+    ],
+)
+def test_hidden_states_come_in_three_forms(states: HiddenFamily) -> None:
+    meant = [(0, [[1.0, 2.0], [3.0, 4.0]]), (2, [[5.0, 6.0]])]
+    assert family(rows(output_hidden_states=states), "output_hidden_states") == meant
+
+
+def test_empty_cells_cost_nothing_on_the_wire() -> None:
+    empty = rows(64, output_token_logprobs=FlatFamily([[]] * 64, [[]] * 64))
+    assert len(EgressEncoder(1).encode(empty)) == len(EgressEncoder(1).encode(rows(64)))
+
+
+def test_one_row_with_data_among_empty_cells_travels_alone() -> None:
+    values: list[list[float]] = [[] for _ in range(64)]
+    ids: list[list[int]] = [[] for _ in range(64)]
+    values[40], ids[40] = [-0.5], [9]
+    batch = rows(64, output_token_logprobs=FlatFamily(values, ids))
+    assert family(batch, "output_token_logprobs") == [(40, Pairs([-0.5], [9]))]
+    assert len(EgressEncoder(1).encode(batch)) < len(EgressEncoder(1).encode(rows(64))) + 40
+
+
+def test_all_families_keep_their_places() -> None:
+    flat, ragged = FlatFamily([[-1.0]], [[1]], rows=[0]), RaggedFamily([[[-1.0]]], [[[1]]], rows=[0])
+    names = dict.fromkeys(FAMILIES[:2], flat) | dict.fromkeys(FAMILIES[2:6], ragged)
+    batch = rows(**names, output_hidden_states=HiddenFamily([[[1.0]]], rows=[0]))
+    assert [found is not None for found in once(batch).families] == [True] * 7
+
+
+def test_a_family_of_the_wrong_shape_is_the_peers_fault() -> None:
+    frame = EgressEncoder(1).encode(rows(output_token_logprobs=FlatFamily([[-1.0]], [[1, 2]], rows=[0])))
+    found = EgressDecoder().decode(frame).families[0]
+    assert found is not None
+    with pytest.raises(PeerError):
+        list(found.items())
+
+
+def test_trailing_columns_pass_by_name() -> None:
+    assert once(rows(trailing={"weight_versions": ["a", "b", "c"]})).trailing == {"weight_versions": ["a", "b", "c"]}
+
+
+def test_a_step_without_rows_is_a_frame() -> None:
+    assert once(GenerationBatch([], [])).rids == []
