@@ -1,7 +1,7 @@
 """One process under the supervisor: how it is started, what it said last, how it ends.
 
-It gets a session of its own, so that Ctrl-C in a terminal reaches the supervisor alone. What it writes goes on to our
-standard error line by line, and the last lines are kept for the error text of a start that fails.
+It gets a session of its own, so that Ctrl-C in a terminal reaches the supervisor alone. What it writes comes through a
+pipe; the last lines are kept for the error text of a start that fails.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO
 
 from forebay.lifetime import PARENT_PID
 from forebay.patience import Patience
-from forebay.topology import Peer
+from forebay.relay import Lines
+from forebay.rundir import RunDir
+from forebay.settings import Settings
+from forebay.topology import Peer, Topology
 
-LAST_LINES = 8
 STRIPPED = ("FOREBAY_", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "JOURNAL_STREAM")
 """What a child must not take over from our own start: settings (they come as a file), our service manager."""
 ALWAYS = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
@@ -42,6 +41,17 @@ class RoleSpec:
     command: tuple[str, ...]
 
 
+def role_specs(settings: Settings, run_dir: RunDir) -> list[RoleSpec]:
+    """The processes of these settings and the commands that run them; with engine="none" the services alone."""
+    topology = Topology(run_dir.path, settings.apis, settings.tokenizers, settings.detokenizers)
+    places = ("--run-dir", str(run_dir.path), "--config", str(run_dir.settings_file))
+    return [
+        RoleSpec(peer, (sys.executable, "-m", f"forebay_{peer.role}", "--index", str(peer.number), *places))
+        for peer in topology.processes()
+        if peer.role != "engine" or settings.engine != "none"
+    ]
+
+
 def child_environment(environ: Mapping[str, str], notify_socket: str, parent: int) -> dict[str, str]:
     """The environment of a process started by the supervisor `parent`, made from the supervisor's own."""
     kept = {name: value for name, value in environ.items() if not name.startswith(STRIPPED)}
@@ -49,14 +59,13 @@ def child_environment(environ: Mapping[str, str], notify_socket: str, parent: in
 
 
 class Child:
-    """A running process. Register `fileno` with a selector: readable means that it has ended; then call `reap`."""
+    """A running process. `fileno` is readable when it has ended: then call `reap`; `lines` when it has written."""
 
     def __init__(self, spec: RoleSpec, environ: Mapping[str, str]) -> None:
-        """Start it; raises `OSError` when the command cannot be run. Call this from the main thread only."""
+        """Start it; raises `OSError` when the command cannot be run. Call this in the main thread: see `lifetime`."""
         self.peer = spec.peer
         self.ready = False
         self.exit_code: int | None = None
-        self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._process = subprocess.Popen(  # noqa: S603
             spec.command,
             stdin=subprocess.DEVNULL,
@@ -67,10 +76,7 @@ class Child:
         )
         self._descriptor = os.pidfd_open(self._process.pid)
         assert self._process.stdout is not None
-        self._reader = threading.Thread(
-            target=_pass_on, args=(self._process.stdout, self._last), name=f"log of {spec.peer}", daemon=True
-        )
-        self._reader.start()
+        self.lines = Lines(self._process.stdout.fileno())
 
     @property
     def pid(self) -> int:
@@ -89,14 +95,20 @@ class Child:
         if self.exit_code is None:
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
-    def reap(self) -> None:
-        """Take its exit code, end what is left of its session, and collect its last words. It must have ended."""
+    def reap(self) -> bytes:
+        """Take its exit code and end what is left of its session; returns its last lines. It must have ended."""
         # Before it is reaped its number cannot belong to another process, so its group cannot either.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.exit_code = self._process.wait()
         os.close(self._descriptor)
-        self._reader.join(1.0)
+        rest, more = self.lines.read()
+        while more:
+            lines, more = self.lines.read()
+            rest += lines
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return rest
 
     def how_it_ended(self) -> str:
         """`exit code 3` or `signal SIGKILL`."""
@@ -109,7 +121,7 @@ class Child:
 
     def last_words(self) -> str:
         """Its last lines, indented, each on a line of its own; empty when it said nothing."""
-        return "".join(f"\n  {line}" for line in self._last)
+        return "".join(f"\n  {line}" for line in self.lines.last())
 
 
 class Slot:
@@ -125,15 +137,3 @@ class Slot:
     @property
     def ready(self) -> bool:
         return self.child is not None and self.child.ready
-
-
-def _pass_on(pipe: IO[bytes], last: deque[str]) -> None:
-    """Copy whole lines to standard error until the pipe ends. A thread of its own: a stuck terminal stops only this."""
-    descriptor = sys.__stderr__.fileno() if sys.__stderr__ is not None else -1
-    with pipe:
-        for line in pipe:
-            last.append(line.decode("utf-8", "replace").rstrip())
-            rest = line if line.endswith(b"\n") else line + b"\n"
-            with contextlib.suppress(OSError):  # nobody reads our errors any more: the processes live on
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]

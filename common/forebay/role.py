@@ -71,6 +71,7 @@ class Role:
         self.hellos: dict[Peer, Hello] = {}
         self.facts: LaunchFacts | None = None
         self.bad_frames = 0
+        self._woken = False
         self.links: Links
         self._wake_out, self._wake_in = socket.socketpair()
         for end in (self._wake_out, self._wake_in):
@@ -133,6 +134,7 @@ class Role:
 
     def wake(self) -> None:
         """End a wait of `serve`, from any thread or signal handler."""
+        self._woken = True
         try:
             self._wake_in.send(b"!")
         except BlockingIOError:
@@ -173,13 +175,15 @@ class Role:
     # ---------------------------------------------------------------- the loop of a service
     def serve(self, service: Service) -> None:
         """Run a service until `stop`: frames as they come, one `turn` after each batch of them."""
-        patience = self._beat(None)
+        patience = self._beat(service.turn(time.monotonic()))
         while not self.stopping:
             self.links.wait(min(SECOND_MS, patience))
-            self._drain_wakes()
-            for peer, up in self.links.changes():
-                self.log.debug("link to %s is %s", peer, "up" if up else "down")
-                service.peer_changed(peer, up)
+            if self._woken:
+                self._drain_wakes()
+            if self.links.stirred:
+                for peer, up in self.links.changes():
+                    self.log.debug("link to %s is %s", peer, "up" if up else "down")
+                    service.peer_changed(peer, up)
             while (frame := self.links.receive()) is not None:
                 self._hand(service, frame)
             patience = self._beat(service.turn(time.monotonic()))
@@ -206,6 +210,7 @@ class Role:
         return max(0, min(SECOND_MS, *(int(w * 1000) + 1 for w in waits))) if waits else SECOND_MS
 
     def _drain_wakes(self) -> None:
+        self._woken = False
         try:
             while self._wake_out.recv(4096):
                 pass

@@ -14,11 +14,12 @@ from types import FrameType
 import msgspec
 
 from forebay import affinity, logs
+from forebay.child import role_specs
 from forebay.errors import SettingsError, StartError
 from forebay.listen import client_url, settle_address
 from forebay.rundir import lock_front, open_run_dir
 from forebay.settings import Settings
-from forebay.supervisor import Supervisor, log, role_specs
+from forebay.supervisor import Supervisor, log
 
 
 class Prepared(msgspec.Struct):
@@ -106,7 +107,7 @@ def announce(settings: Settings) -> None:
 def curl_line(settings: Settings, url: str, name: str) -> str:
     """A shell command that asks the chat route; with a key it uses $FOREBAY_API_KEY, never the key itself."""
     body = {"model": name, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
-    words = ["curl", "-sN"]
+    words = ["curl", "-s"]
     if settings.uds is not None:
         words += ["--unix-socket", shlex.quote(settings.uds)]
     words += [f"{url}/v1/chat/completions", "-H", "'Content-Type: application/json'"]

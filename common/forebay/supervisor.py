@@ -21,15 +21,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from forebay import config, logs
-from forebay.child import Child, RoleSpec, Slot, child_environment
+from forebay.child import Child, RoleSpec, Slot, child_environment, role_specs
 from forebay.errors import ForebayError, SettingsError, StartError
 from forebay.lifetime import parent_pid
 from forebay.notify import Notifier, NotifyInbox
 from forebay.patience import Patience
+from forebay.relay import RETRY, Relay
 from forebay.rundir import RunDir, clear_stale, lock_front, open_run_dir
 from forebay.settings import Settings
 from forebay.signals import StopSignals
-from forebay.topology import ROLES, Topology
+from forebay.topology import ROLES
 
 log = logging.getLogger("forebay.supervisor")
 
@@ -37,19 +38,10 @@ DRAIN_GRACE = 2.0
 """Seconds an api process gets beyond `drain_timeout` before it is killed."""
 STAGE_GRACE = 2.0
 """Seconds that the processes of each later role get."""
+LOG_GRACE = 0.5
+"""Seconds for a slow reader to take the last log lines."""
 KILL_GRACE = 5.0
 """Seconds until we no longer wait for a killed process (one that hangs in the kernel)."""
-
-
-def role_specs(settings: Settings, run_dir: RunDir) -> list[RoleSpec]:
-    """The processes of these settings and the commands that run them; with engine="none" the services alone."""
-    topology = Topology(run_dir.path, settings.apis, settings.tokenizers, settings.detokenizers)
-    places = ("--run-dir", str(run_dir.path), "--config", str(run_dir.settings_file))
-    return [
-        RoleSpec(peer, (sys.executable, "-m", f"forebay_{peer.role}", "--index", str(peer.number), *places))
-        for peer in topology.processes()
-        if peer.role != "engine" or settings.engine != "none"
-    ]
 
 
 class Supervisor:
@@ -72,6 +64,7 @@ class Supervisor:
         self._parent = parent
         self._notifier = Notifier.from_environ(os.environ)
         self._selector = selectors.DefaultSelector()
+        self._relay = Relay(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
         self._environ: dict[str, str] = {}
         self._ended: list[Slot] = []
         self._stops = 0
@@ -93,6 +86,7 @@ class Supervisor:
                     self._watch()
             finally:
                 self._stop_all(self._settings.drain_timeout if was_ready else 0.0)
+                self._relay.finish(LOG_GRACE)
         return 1 if self._failed or self._stops > 1 else 0
 
     # ---------------------------------------------------------------- start
@@ -135,6 +129,7 @@ class Supervisor:
             raise StartError(f"{slot.spec.peer} cannot be started ({slot.spec.command[0]}): {error}") from error
         slot.child = child
         self._selector.register(child, selectors.EVENT_READ, lambda: self._reap(slot, child))
+        self._selector.register(child.lines, selectors.EVENT_READ, lambda: self._pass_on(child))
         log.info("started %s (process %d)", child.peer, child.pid)
 
     def _until_ready(self) -> bool:
@@ -199,8 +194,11 @@ class Supervisor:
 
     # ---------------------------------------------------------------- what wakes us
     def _wait(self, seconds: float | None) -> None:
+        if self._relay.waiting:
+            seconds = RETRY if seconds is None else min(RETRY, seconds)
         for key, _ in self._selector.select(seconds):
             key.data()
+        self._relay.flush()
 
     def _stop_wanted(self, count: int) -> None:
         self._stops += count
@@ -218,9 +216,17 @@ class Supervisor:
                 child.ready = True
                 log.info("%s is ready", child.peer)
 
+    def _pass_on(self, child: Child) -> None:
+        if child.exit_code is None:
+            self._relay.put(child.lines.read()[0])
+            if child.lines.closed:
+                self._selector.unregister(child.lines)
+
     def _reap(self, slot: Slot, child: Child) -> None:
         self._selector.unregister(child)
-        child.reap()
+        if not child.lines.closed:
+            self._selector.unregister(child.lines)
+        self._relay.put(child.reap())
         child.ready = False
         self._ended.append(slot)
 

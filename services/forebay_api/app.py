@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from forebay._version import __version__
 from forebay.errors import RequestError
 from forebay.topology import Peer
 from forebay.wire.messages import OpenItem, WorkItem
@@ -110,10 +112,12 @@ class Api:
 
     def processes(self) -> list[dict[str, Any]]:
         """Every process of the front as it introduced itself."""
-        return [
+        others = [
             {"name": str(peer), "pid": hello.pid, "cores": hello.cores, "version": hello.version}
             for peer, hello in sorted(self.mailbox.hellos.items())
         ]
+        me = {"name": str(self.role.me), "pid": os.getpid(), "cores": list(self.role.cores), "version": __version__}
+        return [me, *others]
 
     async def control(self, peer: Peer, type_: str, fields: dict[str, Any], timeout: float | None = None) -> Any:
         """Ask a peer and wait for its answer; raises `RequestError` 504 when it takes too long, 503 when it is gone."""

@@ -46,17 +46,18 @@ def build_pages(api: Api) -> FastAPI:
     pages = FastAPI(title="forebay", version=__version__, docs_url="/docs", redoc_url=None)
     routes = all_routes()
     for route in routes:
-        pages.add_api_route(
-            route.path,
-            _endpoint(api, route),
-            methods=list(route.methods),
-            summary=route.summary,
-            description=route.handler.__doc__,
-            tags=[route.tag],
-            operation_id=f"{route.handler.__name__}{route.path}".replace("/", "_"),
-            response_class=Response,
-            openapi_extra=_request_body(route),
-        )
+        for method in route.methods:
+            pages.add_api_route(
+                route.path,
+                _endpoint(api, route),
+                methods=[method],
+                summary=route.summary,
+                description=route.handler.__doc__,
+                tags=[route.tag],
+                operation_id=f"{method.lower()}_{route.path.strip('/') or 'root'}".replace("/", "_"),
+                response_class=Response,
+                openapi_extra=_request_body(route),
+            )
     schemas = _components([route.body for route in routes if route.body is not None])
 
     def document() -> dict[str, Any]:

@@ -156,18 +156,17 @@ class Plan:
                 head=head,
                 rids=[rid for rid, _ in made],
                 serials=[serial for _, serial in made],
-                open=self._open(ctx, head),
+                open=self._open(ctx, head, echoes_ids=self.echo and text is None),
                 text=text,
                 chat=chat,
                 has_ids=ids is not None,
                 add_special_tokens=add_special_tokens,
                 truncate_prompt_tokens=truncate,
-                want_prompt_text=self.echo and text is None,
                 max_new_tokens_given=head.sampling.max_new_tokens is not None,
             )
         )
 
-    def _open(self, ctx: AdmissionContext, head: RequestHead) -> OpenItem:
+    def _open(self, ctx: AdmissionContext, head: RequestHead, *, echoes_ids: bool) -> OpenItem:
         sampling = head.sampling
         return OpenItem(
             rid=head.rid,
@@ -181,6 +180,7 @@ class Plan:
             min_new_tokens=sampling.min_new_tokens,
             want_ids=self.kind == "generate" or self.return_token_ids,
             want_prompt_ids=self.return_prompt_token_ids or self.return_token_ids,
+            want_prompt_text=echoes_ids,
             want_token_bytes=head.return_logprob and (self.kind != "generate" or self.text_in_logprobs),
             return_logprob=head.return_logprob,
             return_hidden_states=head.return_hidden_states,

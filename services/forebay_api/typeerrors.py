@@ -99,11 +99,20 @@ def _look_up(body: bytes, steps: list[str], text: str) -> tuple[Any, list[str]]:
         return _Unseen(got), [step for step in steps if step != "..."]
     path: list[str] = []
     for step in steps:
-        if step == "...":
-            step = next((key for key, item in value.items() if _KINDS[type(item)] == got), "")
-        value = value[int(step)] if isinstance(value, list) else value.get(step)
+        if isinstance(value, dict):
+            step = _member(value, got) if step == "..." else step
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
         path.append(step)
+    if got is not None and _KINDS[type(value)] != got:
+        return _Unseen(got), path  # the field stands in the body twice, and this is the other one
     return value, path
+
+
+def _member(values: dict[str, Any], kind: str | None) -> str:
+    """The first key whose value is of the kind that was refused."""
+    return next((key for key, value in values.items() if _KINDS[type(value)] == kind), "")
 
 
 class _Unseen:

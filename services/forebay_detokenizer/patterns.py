@@ -26,6 +26,7 @@ MAX_KEPT = 20_000
 _parser: Any = importlib.import_module("re._parser")
 _compiler: Any = importlib.import_module("re._compiler")
 
+_ALPHABETS = re.ASCII | re.UNICODE
 _LEAVES = ("LITERAL", "NOT_LITERAL", "ANY", "IN")
 _REFUSED = {
     "ASSERT": "look-around",
@@ -95,7 +96,10 @@ class StopPattern:
             elif name == "AT":
                 self._add(_Op(at=_anchor(str(value), flags), ascii=bool(flags & re.ASCII)))
             elif name == "SUBPATTERN":
-                self._emit(value[3], (flags | value[1]) & ~value[2])
+                _, added, removed, inner = value
+                if added & _ALPHABETS:  # they exclude each other
+                    flags &= ~_ALPHABETS
+                self._emit(inner, (flags | added) & ~removed)
             elif name == "BRANCH":
                 self._branch(value[1], flags)
             elif name in ("MAX_REPEAT", "MIN_REPEAT"):
@@ -192,7 +196,8 @@ class StopPattern:
 
 
 def _anchor(name: str, flags: int) -> str:
-    return f"{name}_LINE" if flags & re.MULTILINE and name in ("AT_BEGINNING", "AT_END") else name
+    line = flags & re.MULTILINE and name in ("AT_BEGINNING", "AT_END")
+    return f"{name}_LINE" if line else name
 
 
 def _holds(op: _Op, before: str | None, after: str | None, last: bool) -> bool:
@@ -238,11 +243,18 @@ class PatternMatcher:
             return None
         found = None
         for number, compiled in enumerate(self._patterns):
-            place, final, ended = self._places[number], len(text) - 1, False
-            for at, char in enumerate(text):
-                place, hit = compiled.step(place, char, at == final)
-                ended = ended or hit
+            place, ended = self._walk(compiled, self._places[number], text)
             self._places[number] = place
             if found is None and ripe and (ended or compiled.ends(place)):
                 found = compiled.source
         return found
+
+    @staticmethod
+    def _walk(compiled: StopPattern, place: Place, text: str) -> tuple[Place, bool]:
+        """Where the piece leads, and whether a match ends in front of one of its characters."""
+        old = place != compiled.start and compiled.ends(place)  # a match that the piece before completed
+        final, ended = len(text) - 1, False
+        for at, char in enumerate(text):
+            place, hit = compiled.step(place, char, at == final)
+            ended = ended or (hit and not (old and at == 0))
+        return place, ended

@@ -5,13 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import compress, repeat
+from operator import is_
 
 from forebay.errors import RequestError
 from forebay.wire.deltas import Deltas
 from forebay.wire.messages import OpenItem
 from forebay_detokenizer.outbox import Mail, Outbox, new_deltas
-from forebay_detokenizer.rows import EXPECTED, NOBODY, RowSet, kind_of, where
+from forebay_detokenizer.rows import EXPECTED, NOBODY, RowSet
 from forebay_detokenizer.sessions import Piece, Row, Session
 from forebay_detokenizer.shaping import wanted
 from forebay_detokenizer.tables import Tables
@@ -222,7 +223,7 @@ class Requests:
 
     def _find(self, rids: list[str]) -> list[Session]:
         sessions = list(map(self._sessions.get, rids, repeat(NOBODY)))
-        missing = [rids[row] for row in where(list(map(kind_of, sessions)), NOBODY.kind)]
+        missing = list(compress(rids, map(is_, sessions, repeat(NOBODY))))
         self._foreign.intersection_update(missing)
         for rid in set(missing) - self._foreign:
             if zlib.crc32(rid.encode()) % self._shards != self._index:

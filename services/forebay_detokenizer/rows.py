@@ -19,7 +19,7 @@ from forebay_detokenizer.sessions import ABSENT, API_SHIFT, BUSY, EAGER, FRESH, 
 MAX_NOTED = 64
 """Steps whose ids are noted for requests that do not stream before they are handed to the sessions."""
 
-kind_of = attrgetter("kind")
+_kind = attrgetter("kind")
 
 
 def where(column: Sequence[Any], value: Any) -> list[int]:
@@ -55,14 +55,14 @@ class Group:
 
     __slots__ = ("_pick", "api", "fresh", "rids", "rows", "wants_ids", "whole")
 
-    def __init__(self, api: int, rows: list[int], rids: list[str], wants_ids: bool, fresh: list[int]) -> None:
+    def __init__(self, api: int, rows: Sequence[int], rids: list[str], wants_ids: bool, fresh: list[int]) -> None:
         """`rids`: of all rows of the step; `fresh`: the rows that have not been announced to the api."""
         self.api = api
         self.rows = rows
         self.wants_ids = wants_ids
         self.fresh = fresh
         self.whole = len(rows) == len(rids)
-        self._pick = itemgetter(*rows) if len(rows) > 1 else None
+        self._pick = itemgetter(*rows) if len(rows) > 1 and not self.whole else None
         self.rids = rids if self.whole else self.pick(rids)
 
     def pick(self, column: list[Any]) -> list[Any]:
@@ -115,9 +115,10 @@ class RowSet:
         self._pick = itemgetter(*self._deferred) if len(self._deferred) > 1 else None
 
     def _sort(self) -> None:
-        kinds = list(map(kind_of, self.sessions))
+        kinds = list(map(_kind, self.sessions))
+        present = set(kinds)
         streams: defaultdict[int, list[int]] = defaultdict(list)
-        for kind in set(kinds):
+        for kind in present:
             if kind & STREAM:
                 streams[kind >> API_SHIFT].append(kind)
                 if kind & BUSY and not kind & EAGER:
@@ -126,16 +127,17 @@ class RowSet:
                 self._deferred += where(kinds, kind)
             if kind & EAGER and not kind & ABSENT:
                 self.eager += where(kinds, kind)
-        self.expected = where(kinds, EXPECTED.kind)
-        lazy = not any(kind & EAGER for kind in set(kinds))
-        self._counted = self.sessions.copy() if lazy else [s for s in self.sessions if not s.kind & EAGER]
+        if any(kind & EAGER for kind in present):
+            self.expected = where(kinds, EXPECTED.kind)
+            self._counted = [session for session in self.sessions if not session.kind & EAGER]
+        else:
+            self._counted = self.sessions.copy()
         for api, own in sorted(streams.items()):
             self.groups.append(self._group(api, own, kinds))
 
     def _group(self, api: int, own: list[int], kinds: list[int]) -> Group:
-        if sum(map(kinds.count, own)) == len(kinds):
-            rows = list(range(len(kinds)))
-        else:
+        rows: Sequence[int] = range(len(kinds))
+        if sum(map(kinds.count, own)) < len(kinds):
             rows = sorted(chain.from_iterable(where(kinds, kind) for kind in own))
         fresh = sorted(chain.from_iterable(where(kinds, kind) for kind in own if kind & FRESH))
         return Group(api, rows, self.rids, any(kind & IDS for kind in own), fresh)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,13 @@ TEXT_FILES = (
 """What may stand beside the weights of a published model and is copied as it is."""
 
 
-def convert_gguf(file: Path, target: Path, weights: str, progress: Progress) -> None:
-    """Fill the folder `target` from a GGUF file; a tokenizer.json beside the file wins over the file's own."""
+def convert_gguf(
+    file: Path, target: Path, weights: str, progress: Progress, sampling: Mapping[str, float] | None = None
+) -> None:
+    """Fill the folder `target` from a GGUF file; a tokenizer.json beside the file wins over the file's own.
+
+    `sampling`: what the model's authors recommend, for generation_config.json.
+    """
     with GgufFile(file) as source:
         values = GgufWeights(source)
         if "rope_freqs.weight" in source.tensors:
@@ -47,7 +53,7 @@ def convert_gguf(file: Path, target: Path, weights: str, progress: Progress) -> 
         beside = file.with_name("tokenizer.json").is_file()
         described = config(source.metadata)
         described["tie_word_embeddings"] = not values.has("lm_head.weight")
-        texts = {} if beside else model_files(source.metadata)
+        texts = {} if beside else model_files(source.metadata, sampling or {})
         texts["config.json"] = json.dumps(described, indent=1) + "\n"
         for name, text in texts.items():
             (target / name).write_text(text, encoding="utf-8")
@@ -90,4 +96,8 @@ def _write_graph(
     progress(f"converting {shape.layers} layers to {weights} weights")
     model = graph.build(shape, values, graph.PACKERS[weights])
     # The weights are in the wanted types already; the default would halve the norms too.
-    ov.save_model(model, target / GRAPH_FILE, compress_to_fp16=False)
+    try:
+        ov.save_model(model, target / GRAPH_FILE, compress_to_fp16=False)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ModelError(f"the graph cannot be written to {target} (is the disk full?): {reason}") from error

@@ -125,8 +125,8 @@ class EchoTable:
 
     def _repack(self) -> None:
         old, self._store = self._store.ids, _Store(self.shared)
-        own = self.columns[START] >= len(self.shared)
-        for column in self.columns.T[own]:
+        for row in np.flatnonzero(self.columns[START] >= len(self.shared)):
+            column = self.columns[:, row]
             column[START] = self._store.put(old[column[START] : column[START] + column[SIZE]])
 
     def _set_requests(self, requests: list[GenerateRequest]) -> None:

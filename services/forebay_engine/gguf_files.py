@@ -7,6 +7,7 @@ the operator gives a tokenizer folder; nothing is guessed, since a wrong split g
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from forebay_engine.errors import ModelError
@@ -34,11 +35,14 @@ SPLITTERS: dict[str, list[dict[str, Any]]] = {
 """`tokenizer.ggml.pre` -> the pre-tokenizers of tokenizer.json."""
 
 
-def model_files(metadata: dict[str, Any]) -> dict[str, str]:
-    """File name -> text of every file beside the weights. Raises `ModelError`."""
+def model_files(metadata: dict[str, Any], sampling: Mapping[str, float]) -> dict[str, str]:
+    """File name -> text of every file beside the weights. Raises `ModelError`.
+
+    `sampling` has the recommended parameters, which a GGUF file does not hold.
+    """
     files = {
         "config.json": _pretty(config(metadata)),
-        "generation_config.json": _pretty(_special_ids(metadata)),
+        "generation_config.json": _pretty({**_special_ids(metadata), **sampling}),
         "tokenizer_config.json": _pretty(_tokenizer_config(metadata)),
         "tokenizer.json": json.dumps(_tokenizer(metadata), ensure_ascii=False),
     }

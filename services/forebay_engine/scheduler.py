@@ -19,7 +19,7 @@ from forebay import AbortRequest, GenerateRequest, GenerationBatch
 from forebay_engine.arrays import Floats
 from forebay_engine.backend import BLOCK_TOKENS, Backend, StepOutput
 from forebay_engine.kv_pool import BlockPool
-from forebay_engine.logprobs import score
+from forebay_engine.logprobs import TokenScore, score
 from forebay_engine.meter import Meter
 from forebay_engine.pieces import Piece, step_input
 from forebay_engine.refusals import refuse
@@ -193,7 +193,7 @@ class Scheduler:
         except RuntimeError:
             log.exception("a step of %d requests failed; they end with an error", len(pieces))
             for piece in pieces:
-                self._end(piece.task, None, abort_reason("the engine failed in a step of this request", 500), rows)
+                self._end(piece.task, abort_reason("the engine failed in a step of this request", 500), rows)
             return
         at_logits = at_hidden = 0
         for piece, (logits, hidden) in zip(pieces, wanted, strict=True):
@@ -218,7 +218,7 @@ class Scheduler:
         if not piece.last:
             return
         if task.limit == 0:
-            self._end(task, None, {"type": "length", "length": 0}, rows)
+            self._end(task, {"type": "length", "length": 0}, rows)
             return
         self._extend(task, result.logits[-1], rows)
 
@@ -227,35 +227,26 @@ class Scheduler:
         try:
             token = task.chooser.choose(logits)
         except FloatingPointError as error:
-            self._end(task, None, abort_reason(str(error), 500), rows)
+            self._end(task, abort_reason(str(error), 500), rows)
             return
+        found = score(logits, token, task.request) if task.request.return_logprob else None
         task.tokens.append(token)
         reason = task.end_of(token)
         if reason is not None:
-            self._end(task, token, reason, rows, logits)
-        else:
-            _report(task, token, None, rows, logits)
+            self._leave(task)
+        _report(task, rows, token, reason, found)
 
-    def _end(
-        self, task: Task, token: int | None, reason: dict[str, Any], rows: StepRows, logits: Floats | None = None
-    ) -> None:
+    def _end(self, task: Task, reason: dict[str, Any], rows: StepRows) -> None:
+        """End a task without a new token."""
         self._leave(task)
-        _report(task, token, reason, rows, logits)
+        _report(task, rows, None, reason, None)
 
 
 def _report(
-    task: Task, token: int | None, reason: dict[str, Any] | None, rows: StepRows, logits: Floats | None
+    task: Task, rows: StepRows, token: int | None, reason: dict[str, Any] | None, found: TokenScore | None
 ) -> None:
     """Add the row of a task, with everything that it has collected since its last row."""
-    wanted = token is not None and logits is not None and task.request.return_logprob
-    rows.add(
-        task.rid,
-        task.prompt,
-        token,
-        reason,
-        score=score(logits, token, task.request) if wanted and logits is not None and token is not None else None,
-        prompt_scores=task.scores,
-        hidden=np.concatenate(task.hidden) if task.hidden else None,
-    )
+    hidden = np.concatenate(task.hidden) if task.hidden else None
+    rows.add(task.rid, task.prompt, token, reason, score=found, prompt_scores=task.scores, hidden=hidden)
     task.scores = None
     task.hidden = []

@@ -26,10 +26,13 @@ class Admission(NamedTuple):
     heads: list[RequestHead]
     ids: Ids
 
-    def admitted(self) -> list[Admitted]:
-        """What the api gets if the client asked for its prompt ids."""
-        raw = self.ids.tobytes() if any(item.want_prompt_ids for item in self.opens) else b""
-        return [Admitted(rid=item.rid, prompt_ids=raw) for item in self.opens if item.want_prompt_ids]
+    def admitted(self, decode: Callable[[Ids], str]) -> list[Admitted]:
+        """What the api gets if the client asked for its prompt as it went to the engine; `decode` makes text of it."""
+        first = self.opens[0]
+        if not (first.want_prompt_ids or first.want_prompt_text):
+            return []
+        text = decode(self.ids) if first.want_prompt_text else None
+        return [Admitted(rid=first.rid, prompt_ids=self.ids.tobytes(), prompt_text=text)]
 
 
 class Piece(NamedTuple):

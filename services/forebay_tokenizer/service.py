@@ -92,15 +92,15 @@ class TokenizerService:
                     opens[self._shard(item.rid)].append(item)
                 heads += result.heads
                 ids += [result.ids] * len(result.heads)
-                for told in result.admitted():
-                    admitted[result.opens[0].api].append(told)
+                admitted[result.opens[0].api] += result.admitted(self._tokenizer.text_of)
             elif isinstance(result, Refusal):
                 faults[result.api] += result.faults
             elif isinstance(result, Answer):
                 self._role.links.send(Peer("api", result.api), control.encode_reply(result.rid, result.payload))
         for api, items in admitted.items():
             # Before the engine hears of the request: its first output must find the prompt at the api.
-            self._role.links.send(Peer("api", api), control.encode_admitted(items))
+            if items:
+                self._role.links.send(Peer("api", api), control.encode_admitted(items))
         self._admit(opens, heads, ids, faults)
         for api, found in faults.items():
             self._role.links.send(Peer("api", api), control.encode_faults(found))

@@ -154,6 +154,10 @@ class Tokenizer:
             job.cancelled.add(rid)
             return True
 
+    def text_of(self, ids: Ids) -> str:
+        """The text of a prompt that came as ids, special tokens hidden."""
+        return self._admitter.encoder.decode_many([ids], skip_special_tokens=True)[0]
+
     def waiting(self) -> int:
         """How many jobs wait for a thread."""
         return len(self._lanes)

@@ -34,7 +34,7 @@ def context(facts: dict[str, Any] | None = None, **settings: Any) -> AdmissionCo
     return AdmissionContext(Settings(**settings), LaunchFacts(**fields, raw=known), new_rid, 3)
 
 
-def generate(ctx: AdmissionContext | None = None, headers: HeaderFields | None = None, **body: Any) -> Plan:
+def generate(ctx: AdmissionContext | None = None, headers: HeaderFields | None = None, /, **body: Any) -> Plan:
     """The plan of a `/generate` body; with a text if it names no prompt."""
     if "text" not in body and "input_ids" not in body:
         body["text"] = "hi"
@@ -42,13 +42,13 @@ def generate(ctx: AdmissionContext | None = None, headers: HeaderFields | None =
     return plan_generate(read, ctx or context(), headers or HeaderFields())
 
 
-def complete(ctx: AdmissionContext | None = None, headers: HeaderFields | None = None, **body: Any) -> Plan:
+def complete(ctx: AdmissionContext | None = None, headers: HeaderFields | None = None, /, **body: Any) -> Plan:
     """The plan of a completions body."""
     read = schemas.read_completion(json.dumps({"prompt": "hi", **body}).encode())
     return plan_completions(read, ctx or context(), headers or HeaderFields())
 
 
-def chat(ctx: AdmissionContext | None = None, headers: HeaderFields | None = None, **body: Any) -> Plan:
+def chat(ctx: AdmissionContext | None = None, headers: HeaderFields | None = None, /, **body: Any) -> Plan:
     """The plan of a chat body."""
     read = schemas.read_chat(json.dumps({"messages": USER, **body}).encode())
     return plan_chat(read, ctx or context(), headers or HeaderFields())

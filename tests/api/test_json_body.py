@@ -39,7 +39,9 @@ def test_utf_16_is_refused() -> None:
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
-@pytest.mark.parametrize("field", ['"sampling_params": {"temperature": %s}', '"anything": [%s]', '"kv_hints": {"a": %s}'])
+@pytest.mark.parametrize(
+    "field", ['"sampling_params": {"temperature": %s}', '"anything": [%s]', '"kv_hints": {"a": %s}']
+)
 def test_a_bare_word_for_a_number_is_refused_in_every_field(field: str, number: str) -> None:
     assert refusal(read_generate, ("{" + field % number + "}").encode()).message.startswith(INVALID)
 
@@ -54,7 +56,9 @@ def test_a_nul_character_is_legal_text() -> None:
     assert read_generate(b'{"text": "a\\u0000b"}').text == "a\0b"
 
 
-@pytest.mark.parametrize(("body", "got"), [("[]", "sequence"), ("null", "null"), ("1", "integer `1`"), ('"x"', 'string "x"')])
+@pytest.mark.parametrize(
+    ("body", "got"), [("[]", "sequence"), ("null", "null"), ("1", "integer `1`"), ('"x"', 'string "x"')]
+)
 def test_a_body_that_is_no_object_is_refused(body: str, got: str) -> None:
     message = f"invalid type: {got}, expected struct GenerateRequest"
     assert said(read_generate, body.encode()) == (400, message, None)
@@ -118,3 +122,9 @@ def test_null_is_absent_for_the_fields_of_abort() -> None:
 def test_a_reader_knows_absent_from_null() -> None:
     body = BodyReader(SamplingBody, {}).read(b'{"temperature": null}')
     assert (body.temperature, body.top_p) == (None, msgspec.UNSET)
+
+
+def test_no_beginning_of_a_body_is_taken_for_the_whole() -> None:
+    body = json.dumps({"text": 'a"b\\', "input_ids": None, "sampling_params": {"top_p": 0.5, "stop": ["x"]}}).encode()
+    for end in range(len(body)):
+        assert refusal(read_generate, body[:end]).message.startswith(INVALID)

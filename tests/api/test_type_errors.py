@@ -156,3 +156,19 @@ def test_a_number_beyond_all_floats_is_refused() -> None:
 
 def test_token_ids_to_detokenize_must_be_integers() -> None:
     assert said(read_detokenize, b'{"tokens": ["a"]}') == (400, f'invalid type: string "a", expected {IDS}', "tokens.0")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('{"priority": "high", "priority": 5}', "invalid type: string, expected i64"),
+        ('{"sampling_params": {"top_p": "x"}, "sampling_params": 5}', "invalid type: string, expected f64"),
+        ('{"stop": [5], "text": ["a", 5], "text": []}', "invalid type: integer, expected a string"),
+        (
+            '{"sampling_params": {"logit_bias": {"1": "x"}}, "sampling_params": {}}',
+            "invalid type: string, expected f64",
+        ),
+    ],
+)
+def test_a_wrong_value_whose_field_comes_again_is_named_by_its_type(body: str, message: str) -> None:
+    assert refusal(read_generate, body.encode()).message == message

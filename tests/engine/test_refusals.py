@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import msgspec
 import pytest
 
 from forebay import GenerateRequest, RequestError, SamplingParams
@@ -19,7 +20,7 @@ def check(ids: list[int] | None = None, *, engine_stops: bool = False, capacity:
 @pytest.mark.parametrize("name", ["json_schema", "regex", "ebnf", "structural_tag"])
 def test_grammars_are_refused_by_name(name: str) -> None:
     with pytest.raises(RequestError, match=f"{name} is not supported") as caught:
-        check(sampling=SamplingParams(**{name: "x"}))
+        check(sampling=msgspec.structs.replace(SamplingParams(), **{name: "x"}))
     assert (caught.value.status, caught.value.param) == (400, name)
 
 

@@ -57,7 +57,7 @@ def test_ready_line_has_the_address_and_the_name_of_the_prepared_model(start: St
 def test_ready_line_is_followed_by_a_command_to_copy(start: Start) -> None:
     process = start("--served-model-name", "mine")
     assert line(process).endswith("(model mine)\n")
-    assert line(process).lstrip().startswith("curl -sN http://127.0.0.1:")
+    assert line(process).lstrip().startswith("curl -s http://127.0.0.1:")
 
 
 def test_ctrl_c_stops_with_exit_code_zero_and_without_a_traceback(start: Start) -> None:

@@ -15,11 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from forebay.child import child_environment
+from forebay.child import child_environment, role_specs
 from forebay.notify import NotifyInbox
 from forebay.rundir import RunDir
 from forebay.settings import Settings
-from forebay.supervisor import role_specs
 
 HERE = Path(__file__).parent
 ALL = {"api-0": "ready", "tokenizer-0": "ready", "detokenizer-0": "ready", "engine-0": "ready"}
@@ -266,6 +265,7 @@ def test_processes_end_with_a_killed_supervisor_and_the_folder_can_be_used_again
     front.process.kill()
     front.wait()
     until(lambda: front.living() == [], 5)
+    assert sum(line.endswith("stopping") for line in front.events()) == 4  # each was told once, and could finish
     front.end()
     front.start(ALL).until_ready()
     front.signal(signal.SIGTERM)

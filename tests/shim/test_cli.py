@@ -78,7 +78,7 @@ def test_check_reads_the_file_that_the_environment_names(
 
 def test_curl_line_is_a_shell_command_with_a_json_body() -> None:
     words = shlex.split(curl_line(Settings(), "http://127.0.0.1:8000", "it's"))
-    assert words[:3] == ["curl", "-sN", "http://127.0.0.1:8000/v1/chat/completions"]
+    assert words[:3] == ["curl", "-s", "http://127.0.0.1:8000/v1/chat/completions"]
     assert json.loads(words[-1])["model"] == "it's"
 
 

@@ -141,10 +141,10 @@ def test_the_detokenizer_sees_the_last_six_ids_of_the_prompt() -> None:
 
 def test_prompt_ids_go_to_the_api_only_when_asked_for() -> None:
     item = work(text="hello")
-    assert admit(admitter(), item).admitted() == []
+    assert admit(admitter(), item).admitted(str) == []
     asked = replace(item, open=OpenItem(rid="r0", want_prompt_ids=True))
     admission = admit(admitter(), asked)
-    assert [(one.rid, one.prompt_ids) for one in admission.admitted()] == [("r0", admission.ids.tobytes())]
+    assert [(one.rid, one.prompt_ids) for one in admission.admitted(str)] == [("r0", admission.ids.tobytes())]
 
 
 def test_a_shortened_answer_reaches_engine_and_detokenizer() -> None:

@@ -147,7 +147,6 @@ class WorkItem(msgspec.Struct, array_like=True, kw_only=True):
     has_ids: bool = False
     add_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
-    want_prompt_text: bool = False
     max_new_tokens_given: bool = True
     """False when neither the client nor the operator set a limit: the second length check is skipped."""
 
@@ -183,6 +182,8 @@ class OpenItem(msgspec.Struct, array_like=True, kw_only=True):
     want_ids: bool = False
     want_prompt_ids: bool = False
     """The tokenizer sends the prompt ids to the api (`Admitted`)."""
+    want_prompt_text: bool = False
+    """The same for the prompt's text, decoded from its ids (echo of a prompt that came as ids)."""
     want_token_bytes: bool = False
     """Send the bytes of each token that a logprob family names, so that the api can show them."""
     return_logprob: bool = False
@@ -262,4 +263,4 @@ class Admitted(msgspec.Struct, array_like=True, kw_only=True):
     prompt_ids: bytes
     """Raw little-endian int64."""
     prompt_text: str | None = None
-    """The prompt as text (ids decoded), when `WorkItem.want_prompt_text` is set."""
+    """The prompt as text (ids decoded), when `OpenItem.want_prompt_text` is set."""

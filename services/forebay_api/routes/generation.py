@@ -52,7 +52,11 @@ def _header_fields(http: Exchange) -> HeaderFields:
     rank, key = http.header(b"x-data-parallel-rank"), http.header(b"x-smg-routing-key")
     if rank is None and key is None:
         return NO_HEADERS
-    return HeaderFields(rank and rank.decode("latin-1"), key and key.decode("latin-1"))
+    return HeaderFields(_text(rank), _text(key))
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")
 
 
 def _choices(call: Call, kind: type[Choice]) -> list[Choice]:
