@@ -124,6 +124,8 @@ class Links:
         self._inbox = inbox
         self._recv = inbox.recv
         self.links = {peer: Link(context, peer, address_of(peer)) for peer in peers}
+        self._strangers: set[Peer] = set()
+        """Peers whose link is up and that have not been greeted."""
         self.stirred = True
         """Whether a connection may have changed since the last call of `changes`."""
         self._inbox_fd = int(inbox.getsockopt(zmq.FD))
@@ -164,12 +166,12 @@ class Links:
     def changes(self) -> list[tuple[Peer, bool]]:
         """Connections that came up or went down since the last call; greets those that came up."""
         out: list[tuple[Peer, bool]] = []
-        self.stirred = False
         for peer, link in self.links.items():
             for up in link.changes():
-                if up:
-                    link.send(self._greet())
+                (self._strangers.add if up else self._strangers.discard)(peer)
                 out.append((peer, up))
+        self._strangers = {peer for peer in self._strangers if not self.links[peer].send(self._greet())}
+        self.stirred = bool(self._strangers)
         return out
 
     def wait(self, timeout_ms: int) -> bool:

@@ -15,8 +15,8 @@ STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class StopSignals:
     """While entered, SIGTERM, SIGINT and SIGHUP only make `fileno` readable; before and after, all is as it was.
 
-    Signals that are ignored when we start (SIGHUP under nohup) stay ignored. Outside the main thread, where Python
-    allows no handlers, only `stop` is heard.
+    A SIGHUP that is ignored when we start (nohup) stays ignored; SIGINT does not, since shells ignore it for every
+    command with & in a script. Outside the main thread, where Python allows no handlers, only `stop` is heard.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
             for number in STOP:
-                if signal.getsignal(number) is not signal.SIG_IGN:
+                if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, _nothing)
         return self
 

@@ -15,18 +15,22 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from forebay._version import __version__
-from forebay.errors import RequestError
+from forebay.errors import RequestError, SettingsError
 from forebay.topology import Peer
 from forebay.wire.messages import OpenItem, WorkItem
+from forebay_api.calls import Call, Choice
 from forebay_api.http import ClientLeft, Exchange, Receive, Scope, Send
 from forebay_api.mailbox import Mailbox
 from forebay_api.plan import AdmissionContext, Plan
+from forebay_api.probe import probe_head, probe_rid
 from forebay_api.routes import Route, all_routes
 
 if TYPE_CHECKING:
     from forebay.role import Role
 
 INTERNAL = "Internal server error"
+PROBE_PAUSE = 0.05
+"""Seconds between two health probes when the first was refused on its way."""
 
 
 class Api:
@@ -84,7 +88,10 @@ class Api:
                 raise RequestError(f"Duplicate request ID detected: {public}", param="rid")
 
     def admission(self) -> AdmissionContext:
-        """What the reading of a body needs to know; made anew when the engine has told new facts."""
+        """What the reading of a body needs to know; made anew when the engine has told new facts.
+
+        Raises `SettingsError` for sampling defaults that cannot be used.
+        """
         facts = self.mailbox.facts
         context = self._context
         if context is None or context.facts is not facts:
@@ -129,10 +136,12 @@ class Api:
             raise RequestError(f"{peer.role} did not answer {type_} in time", 504) from None
 
     async def probe_engine(self) -> None:
-        """Send a one-token request and wait for any sign of life of the engine."""
-        from forebay_api.calls import Call, Choice
-        from forebay_api.routes.health import probe_head, probe_rid
+        """Send one-token requests until there is a sign of life of the engine. The caller sets the time limit."""
+        while not await self._probe_once():
+            # Refused on the way: two processes that both are up may not have found each other yet.
+            await asyncio.sleep(PROBE_PAUSE)
 
+    async def _probe_once(self) -> bool:
         heard = self.mailbox.probe()
         rid = probe_rid()
         plan = Plan.probe()
@@ -144,8 +153,10 @@ class Api:
         plan.items.append(item)
         self.mailbox.submit(call, [Choice(call, rid, 0, item, 0)], plan.ids)
         try:
-            await heard
+            await asyncio.wait({heard, call.done}, return_when=asyncio.FIRST_COMPLETED)
+            return heard.done()
         finally:
+            heard.cancel()
             self.mailbox.abandon(call)
 
     # ---------------------------------------------------------------- ASGI
@@ -161,6 +172,12 @@ class Api:
             await http.error(error, self.settings.error_format)
         except ClientLeft:
             return
+        except SettingsError as error:
+            # An engine that started anew brought facts that cannot be used.
+            self.log.error("requests are refused: %s", error)
+            await http.error(
+                RequestError("the engine's sampling defaults cannot be used", 503), self.settings.error_format
+            )
         except Exception:
             # The last line of defence: the client learns nothing of our insides, the log everything.
             self.log.exception("%s %s failed", scope["method"], scope["path"])

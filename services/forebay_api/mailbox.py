@@ -55,6 +55,8 @@ class Mailbox:
         self._replies: dict[str, tuple[Peer, asyncio.Future[Any]]] = {}
         self._rows: dict[int, _Rows] = {}
         self._up: set[Peer] = set()
+        self._lives: dict[Peer, int | None] = {}
+        """Whose life the present connection to a peer belongs to, once it has greeted."""
         self._unsent: list[tuple[Call, list[Choice], list[Ids]]] = []
         """Calls that found no tokenizer alive; sent as soon as one is."""
         self._sent: dict[Peer, dict[Call, tuple[list[Choice], list[Ids]]]] = {}
@@ -71,7 +73,7 @@ class Mailbox:
     @property
     def engine_up(self) -> bool:
         """Whether the engine is linked and has introduced itself."""
-        return ENGINE in self._up and self.facts is not None
+        return self._reachable(ENGINE)
 
     def missing(self) -> list[str]:
         """Roles without a live process, by name: not ready while there are any."""
@@ -103,7 +105,7 @@ class Mailbox:
     def _dispatch(self, call: Call, choices: list[Choice], ids: list[Ids]) -> None:
         items = list({id(choice.item): choice.item for choice in choices}.values())
         frame = ingress.encode_work(items, ids)
-        live = sorted(peer for peer in self._up if peer.role == "tokenizer")
+        live = self._tokenizers()
         for turn in range(len(live)):
             peer = live[(self._next_tokenizer + turn) % len(live)]
             if self._send(peer, frame):
@@ -139,13 +141,21 @@ class Mailbox:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._replies[rid] = (peer, future)
         future.add_done_callback(lambda _: self._replies.pop(rid, None))
-        if not self._send(peer, control.encode_control(ControlRequest(rid, self.number, type_, fields))):
+        frame = control.encode_control(ControlRequest(rid, self.number, type_, fields))
+        if not (self._reachable(peer) and self._send(peer, frame)):
             future.set_exception(RequestError(f"{peer.role} is not connected", 503))
         return future
 
+    def _reachable(self, peer: Peer) -> bool:
+        """Whether a peer is linked in both directions: its greeting has come, so its answers will."""
+        return peer in self._up and peer in self.hellos
+
+    def _tokenizers(self) -> list[Peer]:
+        return sorted(peer for peer in self._up if peer.role == "tokenizer" and peer in self.hellos)
+
     def tokenizer(self) -> Peer:
         """A live tokenizer for a control request; raises `RequestError` (503) when there is none."""
-        live = sorted(peer for peer in self._up if peer.role == "tokenizer")
+        live = self._tokenizers()
         if not live:
             raise RequestError("no tokenizer is running", 503, retry_after=1)
         self._next_tokenizer += 1
@@ -361,11 +371,15 @@ class Mailbox:
         peer = Peer(hello.role, hello.index)
         before = self.hellos.get(peer)
         self.hellos[peer] = hello
+        if self._lives.get(peer) is None:
+            self._lives[peer] = hello.incarnation
         if hello.blob is not None:
             self.facts = read_blob(hello.blob)
             self._alive()
         if before is not None and before.incarnation != hello.incarnation:
             self._lost(peer)
+        if peer.role == "tokenizer":
+            self._send_unsent()
         if peer == ENGINE and self._forsaken:
             frame = control.encode_aborts([AbortRequest(rid, "client") for rid in self._forsaken])
             if self._send(ENGINE, frame):
@@ -375,10 +389,20 @@ class Mailbox:
         """A connection came up or went down."""
         if not up:
             self._up.discard(peer)
+            hello = self.hellos.get(peer)
+            # A greeting of the next life may be read before the end of this one is noticed: that one stays.
+            if hello is not None and self._lives.get(peer) == hello.incarnation:
+                del self.hellos[peer]
             self._lost(peer)
             return
         self._up.add(peer)
-        if peer.role == "tokenizer" and self._unsent:
+        known = self.hellos.get(peer)
+        self._lives[peer] = None if known is None else known.incarnation
+        if peer.role == "tokenizer":
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        if self._unsent and self._tokenizers():
             unsent, self._unsent = self._unsent, []
             self._resend(unsent)
 

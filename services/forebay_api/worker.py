@@ -60,6 +60,10 @@ def listen(role: Role) -> socket.socket:
     return listener
 
 
+TELL_EVERY = 10.0
+"""Seconds between two log lines about who is still missing."""
+
+
 class Post:
     """Joins the inbox and the link monitors to the event loop: one callback drains all that waits."""
 
@@ -99,6 +103,8 @@ class Post:
         for peer, up in self._role.links.changes():
             log.debug("link to %s is %s", peer, "up" if up else "down")
             self._mailbox.link_changed(peer, up)
+        if self._role.links.stirred:
+            self._loop.call_later(PATIENCE, self.on_links)
 
     def close(self) -> None:
         """Leave the loop."""
@@ -147,7 +153,11 @@ def _sender(role: Role) -> Send:
 async def _warm_up(role: Role, api: Api, stop: asyncio.Event) -> None:
     """Wait for all processes and for one answer of the engine, then call this process ready."""
     deadline = time.monotonic() + role.settings.warmup_timeout
+    told = time.monotonic() + TELL_EVERY
     while api.mailbox.missing() and not stop.is_set():
+        if time.monotonic() > told:
+            log.info("waiting for %s", ", ".join(api.mailbox.missing()))
+            told += TELL_EVERY
         if time.monotonic() > deadline:
             raise StartError(f"no {', '.join(api.mailbox.missing())} within {role.settings.warmup_timeout:g} s")
         await asyncio.sleep(PATIENCE)
@@ -158,6 +168,7 @@ async def _warm_up(role: Role, api: Api, stop: asyncio.Event) -> None:
             await asyncio.wait_for(api.probe_engine(), max(0.1, deadline - time.monotonic()))
         except (TimeoutError, RequestError) as error:
             raise StartError(f"the warm-up request was not answered: {error or 'timeout'}") from error
+    api.admission()  # sampling defaults that cannot be used stop the start, not the first request
     api.warm = True
     role.ready(f"serving {api.model_name()}")
 

@@ -79,6 +79,10 @@ class Requests:
             closed = self._closed.get(item.rid)
             if closed is Closed.LOST:
                 self._out.fault(item.api, item.rid, 503, "the request was announced too late; send it again")
+            elif closed is Closed.STOPPED:  # the id is used again
+                self._closed.discard(item.rid)
+                self._stale = True
+                self._open(item)
             elif closed is None:
                 self._open(item)
 
@@ -194,7 +198,7 @@ class Requests:
         used, stop = session.accept(row.ids, extra)
         if stop is not None:
             self._stop(session, stop, used, row)
-        elif session.stream and session.held >= session.interval:
+        elif session.direct or (session.stream and session.held >= session.interval):
             self._say_alone(session, row, session.release())
 
     def _say_alone(self, session: Session, row: Row, piece: Piece) -> None:
@@ -205,11 +209,15 @@ class Requests:
         session.note_busy()
 
     def _stop(self, session: Session, stop: str, used: int, row: Row) -> None:
+        if session.rid not in self._sessions:  # a frame with one request in two rows
+            return
         self._out.end(session.api, session.stopped(stop, used, row))
         self._out.abort(session.rid, "stop")
         self._close(session)
 
     def _end(self, session: Session, row: Row) -> None:
+        if session.rid not in self._sessions:
+            return
         self._out.end(session.api, session.finish(row, self._keep_ids))
         del self._sessions[session.rid]
         self._stale = True

@@ -101,7 +101,7 @@ class RowSet:
         self.sessions = sessions
         self.groups: list[Group] = []
         self.eager: list[int] = []
-        """Rows that always go through `Session.accept`."""
+        """Rows that always come to their session."""
         self.busy: set[int] = set()
         """Streaming rows that do so for now, because their decoder holds something."""
         self.expected: list[int] = []

@@ -60,7 +60,8 @@ class DetokenizerService:
         elif kind is Kind.OPEN:
             core.open(control.decode_opens(frame), now)
         else:
-            core.abort([abort.rid for abort in control.decode_aborts(frame)])
+            # After `user` the engine ends the request itself, and its client waits for that end.
+            core.abort([abort.rid for abort in control.decode_aborts(frame) if abort.reason != "user"])
 
     def _learn(self) -> None:
         facts = self._role.facts
@@ -110,7 +111,8 @@ class DetokenizerService:
         out = core.take()
         send = self._role.links.send
         for api, deltas in out.deltas:
-            send(Peer("api", api), encode_deltas(deltas))
+            if not send(Peer("api", api), encode_deltas(deltas)):
+                core.undelivered(api, deltas)
         if out.aborts:
             send(ENGINE, control.encode_aborts(out.aborts))
         if out.faults:

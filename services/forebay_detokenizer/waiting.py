@@ -17,7 +17,7 @@ class Closed(enum.Enum):
     """Why rows of a request are dropped without a word."""
 
     STOPPED = enum.auto()
-    """It has its `End`, and the engine was told to stop it."""
+    """It has its end or its error, and the engine was told to stop it."""
     ABORTED = enum.auto()
     """The api aborted it; an `OpenItem` that comes late is dropped, too."""
     LOST = enum.auto()
@@ -46,6 +46,10 @@ class ClosedRids:
     def clear(self) -> None:
         """Forget all of them."""
         self._why.clear()
+
+    def discard(self, rid: str) -> None:
+        """Forget a request, if it is remembered."""
+        self._why.pop(rid, None)
 
     def get(self, rid: str) -> Closed | None:
         """Why the request was closed, None if it is not remembered."""

@@ -91,9 +91,9 @@ class Rig:
         batch = GenerationBatch(rids=list(rows), output_ids=ids, finish_reasons=reasons, **more)
         self._step(batch)
 
-    def step_raw(self, rids: list[str], ids: array[int], lens: list[int]) -> None:
-        """One step whose ids are one array, as they come from the engine."""
-        self._step(GenerationBatch(rids=rids, output_ids=ids, tok_lens=lens))
+    def step_raw(self, rids: list[str], ids: array[int], lens: list[int], finish: list[Any] | None = None) -> None:
+        """One step whose columns are as the engine makes them, ids in one array."""
+        self._step(GenerationBatch(rids=rids, output_ids=ids, tok_lens=lens, finish_reasons=finish))
 
     def _step(self, batch: GenerationBatch) -> None:
         self.core.step(self._decoder.decode(self._encoder.encode(batch)), self.now)

@@ -121,6 +121,13 @@ def test_families_of_rows_that_have_waited_are_not_lost(fields: dict[str, Any]) 
     assert all_of(rig).output_logprobs == expected
 
 
+def test_families_of_a_row_without_tokens_are_said_when_it_has_waited() -> None:
+    rig = Rig()
+    rig.step({"r": []}, input_token_logprobs=FlatFamily([[None]], [[1]], [0]))
+    rig.open(return_logprob=True)
+    assert all_of(rig).input_logprobs == Pairs([None], [1])
+
+
 def test_families_wait_with_the_tokens_of_an_interval() -> None:
     rig = Rig()
     rig.open(return_logprob=True, stream_interval=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from array import array
+from typing import Any
 
 import pytest
 
@@ -29,6 +31,16 @@ def test_a_used_request_id_gives_a_clean_second_answer(stream: bool) -> None:
     rig.open(stream=stream)
     second = rig.run(byte_ids(b"ab" + EMOJI.encode()[:2]))
     assert (second.text, second.tokens) == (first.text, first.tokens) == ("ab\ufffd", 4)
+
+
+def test_a_used_request_id_is_free_again_after_a_stop_string() -> None:
+    rig = Rig()
+    for _ in range(2):
+        rig.heard.clear()
+        rig.open(stop=["b"])
+        for byte in (b"a", b"b", b"c"):
+            rig.step({"r": byte_ids(byte)})
+        assert rig.said("r").text == "a"
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -243,6 +255,16 @@ def test_rows_of_other_shards_do_not_wait() -> None:
     rig = Rig(index=0, shards=2)
     rig.step({rid: byte_ids(b"a") for rid in rids})
     assert rig.core.waiting == sum(zlib.crc32(rid.encode()) % 2 == 0 for rid in rids)
+
+
+@pytest.mark.parametrize("fields", [{}, {"stop": ["b"]}, {"stream": False}])
+def test_a_request_in_two_rows_of_a_frame_ends_once(fields: dict[str, Any]) -> None:
+    rig = Rig()
+    rig.open(**fields)
+    rig.open("other")
+    ends = [LENGTH, LENGTH, None]
+    rig.step_raw(["r", "r", "other"], array("q", byte_ids(b"bbx")), [1, 1, 1], ends)
+    assert (rig.said("other").text, len(rig.core)) == ("x", 1)
 
 
 def test_the_memory_of_closed_requests_is_bounded() -> None:

@@ -104,7 +104,8 @@ def running(folder: Path, *flags: str, environ: dict[str, str] | None = None) ->
         front.wait_ready()
         family = psutil.Process(process.pid).children(recursive=True)
         yield front
-        family += [child for child in psutil.Process(process.pid).children(recursive=True) if child not in family]
+        with contextlib.suppress(psutil.NoSuchProcess):  # the test stopped it
+            family += [child for child in psutil.Process(process.pid).children(recursive=True) if child not in family]
     except BaseException:
         print(front.text()[-20_000:])
         raise

@@ -87,7 +87,8 @@ def kill(front: Front, name: str, number: int = signal.SIGKILL) -> float:
 
 def test_a_client_that_leaves_is_aborted_in_the_engine(front: Front) -> None:
     with front.client() as client, client.stream("POST", "/generate", json=LONG) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()
+        next(lines)
         assert front.state()["num_running_reqs"] == 1
     left = time.monotonic()
     wait_for(lambda: front.state()["num_running_reqs"] == 0, 5, "the abort in the engine")

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from typing import TYPE_CHECKING
 
-from forebay.wire.messages import RequestHead, SamplingParams
 from forebay_api.http import Exchange
 from forebay_api.routes.route import Route
 
 if TYPE_CHECKING:
     from forebay_api.app import Api
-
-__all__ = ["ROUTES", "probe_head"]
 
 
 async def live(api: Api, http: Exchange) -> None:
@@ -35,7 +31,7 @@ async def health(api: Api, http: Exchange) -> None:
 
 
 async def deep(api: Api, http: Exchange) -> None:
-    """200 as soon as the engine is heard of after a probe request; 503 when that takes too long or a process is dead."""
+    """200 once the engine is heard of after a probe request; 503 when that takes too long or a process is dead."""
     problem = api.problem(unhealthy_counts=False)
     if problem is not None:
         await http.text(problem, 503)
@@ -53,16 +49,6 @@ async def deep(api: Api, http: Exchange) -> None:
 async def root(api: Api, http: Exchange) -> None:
     """A word for people."""
     await http.text("forebay is running")
-
-
-def probe_head(rid: str) -> RequestHead:
-    """The smallest request there is: one prompt token, one new token, greedy."""
-    return RequestHead(rid=rid, sampling=SamplingParams(max_new_tokens=1, top_k=1))
-
-
-def probe_rid() -> str:
-    """A request id that engines know as a health probe."""
-    return f"HEALTH_CHECK_{uuid.uuid4().hex}"
 
 
 ROUTES = [
