@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
-import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -16,7 +15,7 @@ class StopSignals:
     """While entered, SIGTERM, SIGINT and SIGHUP only make `fileno` readable; before and after, all is as it was.
 
     A SIGHUP that is ignored when we start (nohup) stays ignored; SIGINT does not, since shells ignore it for every
-    command with & in a script. Outside the main thread, where Python allows no handlers, only `stop` is heard.
+    command with & in a script. Enter it in the main thread.
     """
 
     def __init__(self) -> None:
@@ -35,24 +34,17 @@ class StopSignals:
             return sum(number in STOP for number in self._reader.recv(4096))
         return 0
 
-    def stop(self) -> None:
-        """Act as if SIGTERM had come; may be called from any thread."""
-        with contextlib.suppress(BlockingIOError):  # full: there are stop signals enough
-            self._writer.send(bytes([signal.SIGTERM]))
-
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-            for number in STOP:
-                if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, _nothing)
+        self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in STOP:
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, _nothing)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(self._old_fd)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_fd)
         self._reader.close()
         self._writer.close()
 

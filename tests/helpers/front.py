@@ -46,7 +46,7 @@ class Front:
         """What the processes have printed so far."""
         return self.log.read_text(errors="replace")
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, seconds: float = START_SECONDS) -> None:
         """Wait for the ready line and take the address from it."""
 
         def ready() -> re.Match[str] | None:
@@ -55,7 +55,7 @@ class Front:
             return re.search(r"forebay is ready at (http://\S+)", self.text())
 
         try:
-            found = wait_for(ready, START_SECONDS, "the ready line")
+            found = wait_for(ready, seconds, "the ready line")
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.text()}") from None
         assert found is not None
@@ -85,7 +85,9 @@ class Front:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *flags: str, environ: dict[str, str] | None = None) -> Iterator[Front]:
+def running(
+    folder: Path, *flags: str, environ: dict[str, str] | None = None, seconds: float = START_SECONDS
+) -> Iterator[Front]:
     """`forebay serve` with these flags, ready to serve; at the end it is stopped and must have left nothing."""
     run_dir, log = folder / "run", folder / "front.log"
     command = [sys.executable, "-m", "forebay.cli", "serve", "--port", "0", "--run-dir", str(run_dir), *flags]
@@ -101,7 +103,7 @@ def running(folder: Path, *flags: str, environ: dict[str, str] | None = None) ->
     front = Front(process, run_dir, log)
     family: list[psutil.Process] = []
     try:
-        front.wait_ready()
+        front.wait_ready(seconds)
         family = psutil.Process(process.pid).children(recursive=True)
         yield front
         with contextlib.suppress(psutil.NoSuchProcess):  # the test stopped it
