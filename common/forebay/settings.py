@@ -39,7 +39,6 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     tokenizer_threads: int = 2
     cores: str | None = None
     run_dir: str | None = None
-    zmq_curve_dir: str | None = None
     start_timeout: float = 600.0
     drain_timeout: float = 30.0
     restart_limit: int = 5
@@ -132,7 +131,6 @@ TABLE: dict[str, dict[str, Row]] = {
             "the automatic rule; off pins nothing; none: the automatic rule over all allowed cores."
         ),
         "run_dir": Row("Private folder (mode 0700) of the process sockets; none: a fresh one, removed at the end."),
-        "zmq_curve_dir": Row("Folder of CURVE keys for links between hosts; none: links stay on this host."),
         "start_timeout": Row("Seconds within which every process must be ready.", gt=0),
         "drain_timeout": Row("Seconds that running requests may take to finish after SIGTERM.", ge=0),
         "restart_limit": Row("Restarts of one process within restart_window before everything is stopped.", ge=0),

@@ -7,26 +7,46 @@ other, `lengths[i]` of them for item `i`. An item that cannot be decoded does no
 from __future__ import annotations
 
 from array import array
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from forebay.errors import PeerError
 from forebay.wire.frames import Buffer, Kind, open_frame, pack_frame
-from forebay.wire.messages import GenerateRequest, Ids, RequestFault, RequestHead, WorkItem
+from forebay.wire.messages import (
+    GenerateRequest,
+    Ids,
+    RequestFault,
+    RequestHead,
+    RequestName,
+    SamplingParams,
+    WorkItem,
+)
 
 RequestDecoder = Callable[[memoryview, Ids], Any]
 """Turns the msgpack header of one request and its prompt ids into the engine's own request type.
 
-Raises `msgspec.DecodeError` or `ValueError` for a header that it cannot read.
+Raises for a header that it cannot read, best `msgspec.DecodeError` or `ValueError`: the client sees their text.
 """
+
+
+
+class Arrivals(NamedTuple):
+    """What an Admit frame brought. `names[i]` says whose `requests[i]` is; of our own type, a request is its name."""
+
+    names: Sequence[RequestName]
+    requests: list[Any]
+    faults: list[RequestFault]
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_raw = msgspec.msgpack.Decoder(tuple[list[int], list[msgspec.Raw]]).decode
 _decode_work = msgspec.msgpack.Decoder(tuple[list[int], list[WorkItem]]).decode
 _decode_requests = msgspec.msgpack.Decoder(tuple[list[int], list[GenerateRequest]]).decode
 _decode_request = msgspec.msgpack.Decoder(GenerateRequest).decode
+_decode_name = msgspec.msgpack.Decoder(RequestName).decode
 _decode_any = msgspec.msgpack.Decoder().decode
 
 
@@ -68,7 +88,7 @@ def slice_ids(lengths: list[int], columns: memoryview, items: int) -> list[Ids]:
     return out
 
 
-def decode_admit(frame: Buffer, decoder: RequestDecoder | None = None) -> tuple[list[Any], list[RequestFault]]:
+def decode_admit(frame: Buffer, decoder: RequestDecoder | None = None) -> Arrivals:
     """The requests of an Admit frame, in order, and a fault for each that cannot be decoded.
 
     A fault without a rid (`rid == ""`) stands for a header whose rid cannot be read either. Raises `PeerError`
@@ -83,7 +103,7 @@ def decode_admit(frame: Buffer, decoder: RequestDecoder | None = None) -> tuple[
         else:
             for request, ids in zip(requests, slice_ids(lengths, columns, len(requests)), strict=True):
                 request.input_ids = ids
-            return requests, []
+            return Arrivals(requests, requests, [])
     try:
         lengths, raws = _decode_raw(header)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -97,29 +117,45 @@ def _with_ids(header: memoryview, ids: Ids) -> GenerateRequest:
     return request
 
 
-def _one_by_one(
-    raws: list[msgspec.Raw], ids: list[Ids], decoder: RequestDecoder
-) -> tuple[list[Any], list[RequestFault]]:
-    requests, faults = [], []
+def _one_by_one(raws: list[msgspec.Raw], ids: list[Ids], decoder: RequestDecoder) -> Arrivals:
+    out = Arrivals([], [], [])
+    names: list[RequestName] = []
     for raw, prompt in zip(raws, ids, strict=True):
         try:
-            requests.append(decoder(memoryview(raw), prompt))
-        except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
-            faults.append(RequestFault(_rid_of(raw), 400, f"invalid request: {_named(error)}"))
-    return requests, faults
+            name = _decode_name(raw)
+            out.requests.append(decoder(memoryview(raw), prompt))
+        except Exception as error:  # the decoder is the engine's code: whatever it raises, one request is refused
+            out.faults.append(RequestFault(_rid_of(raw), 400, f"invalid request: {_reason(error)}"))
+        else:
+            names.append(name)
+    return out._replace(names=names)
 
 
 def _rid_of(raw: msgspec.Raw) -> str:
     try:
         fields = _decode_any(raw)
-    except (msgspec.DecodeError, RecursionError, ValueError):
+    except (msgspec.DecodeError, RecursionError):
         return ""
     return fields[0] if isinstance(fields, list) and fields and isinstance(fields[0], str) else ""
 
 
-def _named(error: Exception) -> str:
-    """The decoder's reason with field numbers replaced by field names: `$[10][0]` -> `token_ids_logprob[0]`."""
-    text = str(error)
-    for number, name in enumerate(RequestHead.__struct_fields__):
-        text = text.replace(f"`$[{number}]", f"`{name}")
-    return text
+def _reason(error: Exception) -> str:
+    """What an error says, with field numbers replaced by names: `$[5][2]` -> `sampling.temperature`."""
+    if isinstance(error, (msgspec.DecodeError, ValueError)):
+        return _PLACE.sub(_named, str(error)) or type(error).__name__
+    return f"{type(error).__name__}: {error}"
+
+
+_PLACE = re.compile(r"\$\[(\d+)\](?:\[(\d+)\])?")
+
+
+def _named(place: re.Match[str]) -> str:
+    fields, inner = RequestHead.__struct_fields__, place[2]
+    if int(place[1]) >= len(fields):
+        return place[0]
+    name = fields[int(place[1])]
+    if inner is None:
+        return name
+    if name == "sampling" and int(inner) < len(SamplingParams.__struct_fields__):
+        return f"{name}.{SamplingParams.__struct_fields__[int(inner)]}"
+    return f"{name}[{inner}]"

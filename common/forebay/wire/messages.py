@@ -56,8 +56,8 @@ class SamplingParams(msgspec.Struct, array_like=True):
     stop_regex_max_len: int = 0
 
 
-class RequestHead(msgspec.Struct, array_like=True, kw_only=True):
-    """What the engine is told of one request; `input_ids` travel in the int64 column of the frame.
+class RequestName(msgspec.Struct, array_like=True, kw_only=True):
+    """Which request it is, and whose: the first fields of its head.
 
     `rid` stands first so that it can be read even when another field cannot be decoded.
     """
@@ -69,6 +69,11 @@ class RequestHead(msgspec.Struct, array_like=True, kw_only=True):
     attempt: int = 0
     """0 for the first sending; more when a request is sent again after a tokenizer died."""
     public_rid: str | None = None
+
+
+class RequestHead(RequestName, array_like=True, kw_only=True):
+    """What the engine is told of one request; `input_ids` travel in the int64 column of the frame."""
+
     sampling: SamplingParams = msgspec.field(default_factory=SamplingParams)
     stream: bool = False
     return_logprob: bool = False
