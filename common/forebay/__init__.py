@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay._version import __version__
-from forebay.batch import FlatFamily, GenerationBatch, HiddenFamily, RaggedFamily
+from forebay.batch import EmbeddingBatch, FlatFamily, GenerationBatch, HiddenFamily, RaggedFamily
 from forebay.errors import ForebayError, LinkError, PeerError, RequestError, SettingsError, StartError, WireError
 from forebay.shim import Front, should_launch
 from forebay.wire.messages import AbortRequest, ControlRequest, GenerateRequest, SamplingParams
@@ -11,6 +11,7 @@ from forebay.wire.messages import AbortRequest, ControlRequest, GenerateRequest,
 __all__ = [
     "AbortRequest",
     "ControlRequest",
+    "EmbeddingBatch",
     "FlatFamily",
     "ForebayError",
     "Front",

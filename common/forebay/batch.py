@@ -83,3 +83,17 @@ class GenerationBatch:
     input_token_ids_logprobs: RaggedFamily | None = None
     output_hidden_states: HiddenFamily | None = None
     trailing: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class EmbeddingBatch:
+    """Finished embedding requests, for `Front.push_embeddings`: each request ends with its vector.
+
+    `embeddings`: a list with one list or 1-D array of floats a request (widths may differ), or one contiguous float
+    array `[rows, width]`. They travel as float32. A value that is no finite number is null in the answer.
+    """
+
+    rids: list[str]
+    embeddings: Any
+    prompt_tokens: list[int]
+    cached_tokens: list[int] | None = None

@@ -207,6 +207,8 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError("host: an empty address would listen on every interface; write 0.0.0.0 if you mean that")
     if settings.uds is not None and settings.apis > 1:
         raise SettingsError("uds: a unix socket serves one api process; set apis to 1, or use host and port")
+    if (settings.tls_certfile is None) != (settings.tls_keyfile is None):
+        raise SettingsError("tls_certfile, tls_keyfile: HTTPS needs both")
 
 
 def public_view(settings: Settings) -> dict[str, Any]:

@@ -10,10 +10,13 @@ from typing import Any
 
 import msgspec
 
-from forebay.errors import SettingsError
+from forebay.errors import SettingsError, WireError
 from forebay.wire.control import to_builtin
 
-SECRET_ENDINGS = ("_key", "_token", "_password", "_secret")
+SECRET_ENDINGS = ("_key", "_apikey", "_token", "_password", "_passwd", "_secret", "_credentials")
+"""Words at the end of a name (or all of it, or behind a hyphen) that make its value a secret."""
+COUNTS = ("vocab_size", "context_length", "max_req_input_len")
+"""Facts that are at least 1."""
 
 
 class LaunchFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,13 +45,13 @@ class LaunchFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_secret(name: str) -> bool:
     """Whether a value under this name must never leave in an answer or a log."""
-    return name in ("api_key", "admin_api_key") or name.lower().endswith(SECRET_ENDINGS)
+    return f"_{name.lower().replace('-', '_')}".endswith(SECRET_ENDINGS)
 
 
 def without_secrets(value: Any) -> Any:
-    """The same value without any map entry whose name marks a secret, at any depth."""
+    """The same value without any map entry whose name marks a secret, at any depth. A flag is never one."""
     if isinstance(value, dict):
-        return {k: without_secrets(v) for k, v in value.items() if not is_secret(str(k))}
+        return {k: without_secrets(v) for k, v in value.items() if isinstance(v, bool) or not is_secret(str(k))}
     if isinstance(value, list):
         return [without_secrets(item) for item in value]
     return value
@@ -57,14 +60,21 @@ def without_secrets(value: Any) -> Any:
 def make_blob(facts: dict[str, Any]) -> bytes:
     """The launch facts as JSON text: secrets and the unserialisable model config object taken out, foreign values
     as strings. Raises `SettingsError` for a wrong type of a key that the front reads."""
-    plain = without_secrets(to_builtin(_without_config_object(facts)))
-    blob = msgspec.json.encode(plain)
+    try:
+        plain = to_builtin(_without_config_object(facts))
+        blob = msgspec.json.encode(without_secrets(plain))
+    except WireError as error:
+        raise SettingsError(f"the launch facts cannot be sent: {error}") from error
     read_blob(blob)
     return blob
 
 
 def _without_config_object(facts: dict[str, Any]) -> dict[str, Any]:
+    """Null in place of `model_config.hf_config`, whether the config is a map, a struct or a dataclass."""
     config = facts.get("model_config")
+    names = getattr(config, "__struct_fields__", None) or getattr(config, "__dataclass_fields__", None)
+    if names is not None:
+        config = {name: getattr(config, name) for name in names}
     if isinstance(config, dict) and "hf_config" in config:
         return {**facts, "model_config": {**config, "hf_config": None}}
     return facts
@@ -80,10 +90,14 @@ def read_blob(blob: bytes) -> LaunchFacts:
         facts = msgspec.convert(known, LaunchFacts)
     except msgspec.ValidationError as error:
         raise SettingsError(f"a launch fact has a wrong type: {error}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise SettingsError(f"the launch facts are not a JSON object: {error}") from error
-    if facts.vocab_size is not None and facts.vocab_size < 1:
-        raise SettingsError("the launch fact `vocab_size` must be at least 1")
-    if facts.context_length is not None and facts.context_length < 1:
-        raise SettingsError("the launch fact `context_length` must be at least 1")
+    for name in COUNTS:
+        value = getattr(facts, name)
+        if value is not None and value < 1:
+            raise SettingsError(f"the launch fact `{name}` must be at least 1, not {value}")
+    if facts.stop_match not in (None, "front", "engine"):
+        raise SettingsError(f"the launch fact `stop_match` must be front or engine, not {facts.stop_match!r}")
+    if facts.num_reserved_tokens < 0:
+        raise SettingsError(f"the launch fact `num_reserved_tokens` must not be negative: {facts.num_reserved_tokens}")
     return msgspec.structs.replace(facts, raw=raw)

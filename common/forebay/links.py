@@ -8,6 +8,7 @@ process that is only busy is not taken for dead.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
@@ -31,15 +32,15 @@ LINGER_MS = 500
 
 # Plain ints: the enum's `|` costs microseconds a call on the token path.
 NOBLOCK = int(zmq.NOBLOCK)
+_EVENTS, _READABLE, _WRITABLE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 _UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _DOWN = int(zmq.EVENT_DISCONNECTED)
-_POLLIN = int(zmq.POLLIN)
 
 
 class Link:
     """The sending end towards one peer."""
 
-    __slots__ = ("_monitor", "_send", "_socket", "peer", "refused", "sent", "sent_bytes", "up")
+    __slots__ = ("_monitor", "_monitored", "_send", "_socket", "peer", "refused", "sent", "sent_bytes", "up")
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], peer: Peer, address: str) -> None:
         socket = context.socket(zmq.PUSH)
@@ -48,6 +49,8 @@ class Link:
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
         self._monitor: Any = socket.get_monitor_socket(_UP | _DOWN)
+        self._monitored: Callable[[int], Any] = self._monitor.get
+        self._monitored(_EVENTS)  # ZeroMQ signals only a reader that has once found nothing
         socket.connect(address)
         self._socket = socket
         self._send = socket.send
@@ -60,16 +63,27 @@ class Link:
         try:
             self._send(frame, NOBLOCK)
         except zmq.Again:
-            self.refused += 1
-            return False
+            if not self._send_again(frame):
+                self.refused += 1
+                return False
         self.sent += 1
         self.sent_bytes += len(frame)
+        return True
+
+    def _send_again(self, frame: bytes) -> bool:
+        """ZeroMQ hears of a new connection, or of room in a queue, once a millisecond at most, unless it is asked."""
+        if not int(self._socket.get(_EVENTS)) & _WRITABLE:
+            return False
+        try:
+            self._send(frame, NOBLOCK)
+        except zmq.Again:
+            return False
         return True
 
     def changes(self) -> list[bool]:
         """What happened to the connection since the last call, in order: True up, False down."""
         out = []
-        while self._monitor.poll(0):
+        while self._monitored(_EVENTS) & _READABLE:  # `poll(0)` takes half as long again
             event = int(recv_monitor_message(self._monitor)["event"])
             if event in (_UP, _DOWN):
                 self.up = event == _UP
@@ -112,10 +126,11 @@ class Links:
         self._greet = greet
         self._closed = False
         self.received = self.received_bytes = 0
-        inbox = context.socket(zmq.PULL)
-        _limits(inbox)
         address = address_of(me)
         self._address = address
+        addresses = {peer: address_of(peer) for peer in peers}
+        inbox = context.socket(zmq.PULL)
+        _limits(inbox)
         try:
             inbox.bind(address)
         except zmq.ZMQError as error:
@@ -123,7 +138,9 @@ class Links:
             raise StartError(f"{me} cannot bind its inbox at {address}: {error}") from error
         self._inbox = inbox
         self._recv = inbox.recv
-        self.links = {peer: Link(context, peer, address_of(peer)) for peer in peers}
+        self._state: Callable[[int], Any] = inbox.get
+        self.readable()  # for the same reason as in `Link`
+        self.links = {peer: Link(context, peer, where) for peer, where in addresses.items()}
         self._strangers: set[Peer] = set()
         """Peers whose link is up and that have not been greeted."""
         self.stirred = True
@@ -145,11 +162,25 @@ class Links:
         self.received_bytes += len(frame)
         return frame
 
+    def readable(self) -> bool:
+        """Whether a frame waits for `receive`."""
+        return bool(self._state(_EVENTS) & _READABLE)
+
+    def receive_view(self) -> memoryview | None:
+        """Like `receive`, without a copy of the frame: 0.2 ms less for 2 MB of prompt ids, 3 ms for 32 MB."""
+        if not self._state(_EVENTS) & _READABLE:
+            return None
+        view: memoryview = self._recv(NOBLOCK, False).buffer
+        self.received += 1
+        self.received_bytes += len(view)
+        return view
+
     def send(self, peer: Peer, frame: bytes) -> bool:
-        """Hand a frame to a peer; False when it is away or its queue is full. Never blocks."""
+        """Hand a frame to a peer; False when it is away, its queue is full, or there is no link to it. Never blocks."""
         if self._closed:
             raise LinkError(f"the links of {self.me} are closed")
-        return self.links[peer].send(frame)
+        link = self.links.get(peer)
+        return link is not None and link.send(frame)
 
     def greeting(self) -> bytes:
         """The Hello frame of this process."""
@@ -157,7 +188,8 @@ class Links:
 
     def is_up(self, peer: Peer) -> bool:
         """Whether the connection to a peer stands, as of the last call of `changes`."""
-        return self.links[peer].up
+        link = self.links.get(peer)
+        return link is not None and link.up
 
     def of_role(self, role: str) -> list[Peer]:
         """The peers of a role, in order of their number."""
@@ -177,10 +209,12 @@ class Links:
     def wait(self, timeout_ms: int) -> bool:
         """Sleep until a frame, a change of a link or a watched descriptor waits, or the time is over.
 
-        Lets go of the interpreter lock. After True, `receive` and `changes` until they have no more.
+        Lets go of the interpreter lock; a negative time is none. After True, `receive` and `changes` until they have
+        no more.
         """
-        if self._waiting():
+        if self.readable():
             return True
+        timeout_ms = max(0, timeout_ms)
         until = time.monotonic() + timeout_ms / 1000
         left = timeout_ms
         while ready := self._sleeper.poll(left):
@@ -188,13 +222,10 @@ class Links:
                 if fd in self._monitor_fds:
                     self.stirred = True
             # The descriptor of a ZeroMQ socket may be readable for its own business: ask whether a frame is there.
-            if self.stirred or any(fd != self._inbox_fd for fd, _ in ready) or self._waiting():
+            if self.stirred or any(fd != self._inbox_fd for fd, _ in ready) or self.readable():
                 return True
             left = max(0, int((until - time.monotonic()) * 1000))
         return False
-
-    def _waiting(self) -> bool:
-        return bool(int(self._inbox.getsockopt(zmq.EVENTS)) & _POLLIN)
 
     def watch(self, fd: int) -> None:
         """Let `wait` end also when this file descriptor is readable."""
@@ -217,8 +248,9 @@ class Links:
             link.close(linger_ms)
         self._inbox.close(0)
         path = self._address.removeprefix("ipc://")
-        if path != self._address and os.path.exists(path):
-            os.unlink(path)
+        if path != self._address:
+            with contextlib.suppress(FileNotFoundError):  # ZeroMQ's own thread removes it, too, sooner or later
+                os.unlink(path)
 
     def __enter__(self) -> Self:
         return self

@@ -56,7 +56,8 @@ def _user_of(port: int) -> str:
 
 def client_url(settings: Settings) -> str:
     """Where a client on this host reaches the front (a wildcard address becomes the loopback one)."""
+    scheme = "http" if settings.tls_certfile is None else "https"
     if settings.uds is not None:
-        return "http://localhost"
+        return f"{scheme}://localhost"
     host = WILDCARDS.get(settings.host, f"[{settings.host}]" if ":" in settings.host else settings.host)
-    return f"http://{host}:{settings.port}"
+    return f"{scheme}://{host}:{settings.port}"

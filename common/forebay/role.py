@@ -25,14 +25,17 @@ import zmq
 from forebay import affinity
 from forebay._version import __version__
 from forebay.config import load
+from forebay.counters import Counters, counts_path
 from forebay.errors import ForebayError, PeerError, SettingsError
 from forebay.facts import LaunchFacts, read_blob
+from forebay.housekeeping import HOUSEKEEPING, keep_house
 from forebay.lifetime import die_with_parent, parent_pid
 from forebay.links import LINGER_MS, Links
 from forebay.logs import set_up
 from forebay.notify import Notifier
 from forebay.rundir import check_private, clear_stale, lock_process
 from forebay.settings import Settings
+from forebay.tally import Tally
 from forebay.topology import Peer, Topology, new_incarnation
 from forebay.wire import control
 from forebay.wire.frames import Kind, kind_of
@@ -73,6 +76,9 @@ class Role:
         self.bad_frames = 0
         self._woken = False
         self.links: Links
+        self.counters: Counters
+        """What this process publishes; see `forebay.metric_table` for the names."""
+        self.tally: Tally
         self._wake_out, self._wake_in = socket.socketpair()
         for end in (self._wake_out, self._wake_in):
             end.setblocking(False)
@@ -95,7 +101,10 @@ class Role:
                 return
             context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             try:
+                role.counters = Counters(counts_path(run_dir, me))
                 role.links = Links(context, me, role.topology.address, role.topology.peers(me), role.hello)
+                role.tally = Tally(role.counters, role.links, lambda: role.bad_frames)
+                role.tally.introduce(me, role.cores)
                 with role.links:
                     role.links.watch(role._wake_out.fileno())
                     yield role
@@ -186,7 +195,10 @@ class Role:
                     service.peer_changed(peer, up)
             while (frame := self.links.receive()) is not None:
                 self._hand(service, frame)
-            patience = self._beat(service.turn(time.monotonic()))
+            now = time.monotonic()
+            patience = self._beat(service.turn(now))
+            if now >= self.tally.due:
+                self.tally.copy(now)
 
     def _hand(self, service: Service, frame: bytes) -> None:
         try:
@@ -196,10 +208,19 @@ class Role:
                 if anew:
                     service.peer_changed(peer, False)
                     service.peer_changed(peer, True)
-            service.handle(kind, frame)
+            if kind is not Kind.CONTROL or not self._kept_house(frame):
+                service.handle(kind, frame)
         except (PeerError, SettingsError) as error:
             self.bad_frames += 1
             self.log.warning("dropped a frame: %s", error)
+
+    def _kept_house(self, frame: bytes) -> bool:
+        """Answer a call that is the same for every process; False when it is the service's own."""
+        call = control.decode_control(frame)
+        if call.type not in HOUSEKEEPING:
+            return False
+        self.links.send(Peer("api", call.api), control.encode_reply(call.rid, keep_house(call)))
+        return True
 
     def _beat(self, due: float | None) -> int:
         """Milliseconds that the loop may sleep; tells a service manager's watchdog that it turns."""

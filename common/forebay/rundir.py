@@ -29,6 +29,8 @@ OURS = re.compile(rf"(?:{'|'.join(ROLES)})-\d+|notify|launcher")
 """Names of our sockets and of the processes' locks, without their endings."""
 DATAGRAM = ("notify", "launcher")
 SETTINGS_FILE = "settings.json"
+COUNTS = ".counts"
+"""Ending of the files of counters: kept when a process dies, removed with the front."""
 
 
 class RunDir:
@@ -57,13 +59,13 @@ class RunDir:
 
 
 def _remove_ours(entry: Path) -> None:
-    """Remove a dead socket, a free lock or the settings file; anything else stays, and so does the folder."""
+    """Remove a dead socket, a free lock, counters or the settings file; anything else stays, and so does the folder."""
     with contextlib.suppress(StartError):
         if entry.suffix == ".sock" and OURS.fullmatch(entry.stem):
             clear_socket(entry, socket.SOCK_DGRAM if entry.stem in DATAGRAM else socket.SOCK_STREAM)
         elif entry.suffix == ".lock" and OURS.fullmatch(entry.stem):
             Lock(entry).release()
-        elif entry.name == SETTINGS_FILE:
+        elif entry.name == SETTINGS_FILE or (entry.suffix == COUNTS and OURS.fullmatch(entry.stem)):
             entry.unlink(missing_ok=True)
 
 

@@ -52,6 +52,10 @@ def check_files(settings: Settings) -> None:
     """Raise `SettingsError` for a file or folder that a setting names and that is not there."""
     if settings.chat_template is not None and not Path(settings.chat_template).is_file():
         raise SettingsError(f"chat_template: there is no file {settings.chat_template}")
+    for name in ("tls_certfile", "tls_keyfile"):
+        path = getattr(settings, name)
+        if path is not None and not Path(path).is_file():
+            raise SettingsError(f"{name}: there is no file {path}")
     if settings.tokenizer_path is not None and not Path(settings.tokenizer_path).exists():
         raise SettingsError(f"tokenizer_path: there is no folder {settings.tokenizer_path}")
 
@@ -110,6 +114,8 @@ def curl_line(settings: Settings, url: str, name: str) -> str:
     words = ["curl", "-s"]
     if settings.uds is not None:
         words += ["--unix-socket", shlex.quote(settings.uds)]
+    if settings.tls_certfile is not None:
+        words += ["--cacert", shlex.quote(settings.tls_certfile)]
     words += [f"{url}/v1/chat/completions", "-H", "'Content-Type: application/json'"]
     if settings.api_key is not None:
         words += ["-H", '"Authorization: Bearer $FOREBAY_API_KEY"']

@@ -19,8 +19,14 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     host: str = "127.0.0.1"
     port: int = 8000
     uds: str | None = None
+    tls_certfile: str | None = None
+    tls_keyfile: str | None = None
     cors_origins: str = "*"
     keep_alive_timeout: float = 75.0
+    header_timeout: float = 30.0
+    body_timeout: float = 60.0
+    max_connections: int | None = None
+    max_header_bytes: int = 64 * 1024
     max_body_bytes: int = 64 * MIB
 
     api_key: str | None = None
@@ -28,6 +34,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
 
     model_path: str | None = None
     tokenizer_path: str | None = None
+    fast_tokenizer: Literal["auto", "off"] = "auto"
     chat_template: str | None = None
     served_model_name: str | None = None
     context_length: int | None = None
@@ -47,6 +54,9 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     log_requests: bool = False
+    log_request_text: bool = False
+    metrics_names: Literal["forebay", "sglang", "vllm"] = "forebay"
+    metrics_need_key: bool = False
 
     health_generation: bool = True
     health_timeout: float = 20.0
@@ -66,10 +76,14 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     default_max_new_tokens: int | None = 128
     allow_auto_truncate: bool = False
     strict_model_name: bool = False
+    strict_abort: bool = True
+    batch_error_mode: Literal["item", "all"] = "item"
+    prefix_warmup: bool | None = None
     preferred_sampling_params: dict[str, Any] | None = None
     sampling_defaults: Literal["model", "forebay"] = "model"
     stop_match: Literal["front", "engine"] = "front"
     stream_interval: int = 1
+    sse_ping_interval: float | None = None
     incremental_streaming_output: bool = False
     stream_response_default_include_usage: bool = False
     enable_cache_report: bool = False
@@ -105,8 +119,17 @@ TABLE: dict[str, dict[str, Row]] = {
         "host": Row("Address to listen on; 0.0.0.0 or :: is every interface."),
         "port": Row("TCP port to listen on; 0 takes a free one.", ge=0, le=65535),
         "uds": Row("Path of a unix socket to listen on, in place of host and port."),
+        "tls_certfile": Row("Certificate chain (PEM) for HTTPS; needs tls_keyfile."),
+        "tls_keyfile": Row("Private key (PEM) of tls_certfile, without a password."),
         "cors_origins": Row("Origins that browsers may call from, separated by commas; * allows all."),
         "keep_alive_timeout": Row("Seconds that an idle client connection is kept open.", ge=0),
+        "header_timeout": Row("Seconds for a request's head (and for the TLS handshake); then 408.", gt=0),
+        "body_timeout": Row("Seconds that a request's body may pause or stay below 1 KiB/s; then 408.", gt=0),
+        "max_connections": Row(
+            "Client connections of one api process; one more is answered 503. none: what its file descriptors allow.",
+            ge=1,
+        ),
+        "max_header_bytes": Row("Largest request head; a larger one is answered 431.", ge=1024),
         "max_body_bytes": Row("Largest request body; a larger one is answered 413.", ge=1),
     },
     "Keys": {
@@ -116,6 +139,9 @@ TABLE: dict[str, dict[str, Row]] = {
     "Model and tokenizer": {
         "model_path": Row("Model folder, .gguf file or hub repository (owner/name); none: the packaged SmolLM2-135M."),
         "tokenizer_path": Row("Folder with tokenizer.json, if it is not the model's folder."),
+        "fast_tokenizer": Row(
+            "auto: encode with fastokens where it is installed and gives the same ids; off: with tokenizers only."
+        ),
         "chat_template": Row("Path of a Jinja file, in place of the model's chat template."),
         "served_model_name": Row("Model name in /v1/models and in answers; none: taken from the model."),
         "context_length": Row("Longest prompt plus answer in tokens; none: what the engine says.", ge=1),
@@ -136,10 +162,13 @@ TABLE: dict[str, dict[str, Row]] = {
         "restart_limit": Row("Restarts of one process within restart_window before everything is stopped.", ge=0),
         "restart_window": Row("Seconds over which restarts are counted.", gt=0),
     },
-    "Logs": {
+    "Logs and metrics": {
         "log_level": Row("Least important log lines to show."),
         "log_format": Row("Form of the log lines on stderr."),
-        "log_requests": Row("Log one line for each finished request (no prompt, no text)."),
+        "log_requests": Row("Log one line for each finished request, but for health probes (no prompt, no text)."),
+        "log_request_text": Row("These lines hold the first 2,000 characters of the prompt, unless no_logs is set."),
+        "metrics_names": Row("Names in /metrics: forebay_..., or those of another server, for its dashboards."),
+        "metrics_need_key": Row("/metrics needs the api key (or the admin key); false: it is open."),
     },
     "Health and control": {
         "health_generation": Row("/health asks the engine for one token; false: it only looks at the links."),
@@ -162,10 +191,23 @@ TABLE: dict[str, dict[str, Row]] = {
         "default_max_new_tokens": Row("max_new_tokens of /generate; none: until the model stops.", ge=0),
         "allow_auto_truncate": Row("Cut a prompt that is too long; false: answer 400 with both numbers."),
         "strict_model_name": Row("Answer 404 to an unknown model name; false: any name is served."),
+        "strict_abort": Row("Answer 400 to an abort that names nothing; false: 200, and nothing is aborted."),
+        "batch_error_mode": Row(
+            "A prompt of a /generate batch that fails: item puts its error in its place, all ends the whole batch."
+        ),
+        "prefix_warmup": Row(
+            "With n above 1 the prompt is computed once before its samples start; none: where the engine says that it "
+            "has a prefix cache."
+        ),
         "preferred_sampling_params": Row("Sampling parameters for requests that do not name them."),
         "sampling_defaults": Row("Chat defaults: from the model's generation_config.json, or forebay's own table."),
         "stop_match": Row("Who looks for stop strings: the front (detokenizer) or the engine."),
         "stream_interval": Row("Tokens in one stream event.", ge=1),
+        "sse_ping_interval": Row(
+            "Seconds of silence after which a stream gets a comment line (: ping); none: never. The first one sends "
+            "the head (200), so a later error comes as an event.",
+            gt=0,
+        ),
         "incremental_streaming_output": Row("Events of /generate hold only the new text; false: all text so far."),
         "stream_response_default_include_usage": Row("Streams end with a usage event even if nobody asked for it."),
         "enable_cache_report": Row("Usage shows how many prompt tokens were cached."),

@@ -85,7 +85,7 @@ def _plan(body: GenerateBody, ctx: AdmissionContext, n: int, rids: list[str | No
         n=n,
         stream=stream,
         batch=batch,
-        keeps_going=(batch or n > 1) and not stream,
+        keeps_going=(batch or n > 1) and not stream and ctx.settings.batch_error_mode == "item",
         incremental=incremental,
         text_in_logprobs=bool(body.return_text_in_logprobs),
         return_prompt_token_ids=body.return_prompt_token_ids,

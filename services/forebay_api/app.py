@@ -7,7 +7,6 @@ its documentation, paths with parameters, and everything that is not found.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import os
 import time
@@ -17,20 +16,22 @@ from typing import TYPE_CHECKING, Any
 from forebay._version import __version__
 from forebay.errors import RequestError, SettingsError
 from forebay.topology import Peer
-from forebay.wire.messages import OpenItem, WorkItem
-from forebay_api.calls import Call, Choice
+from forebay_api import exposition
+from forebay_api.access import Keys, Origins, preflight
+from forebay_api.calls import Call
+from forebay_api.exposition import ProcessCounts
 from forebay_api.http import ClientLeft, Exchange, Receive, Scope, Send
 from forebay_api.mailbox import Mailbox
+from forebay_api.metrics import LEFT, Metrics
 from forebay_api.plan import AdmissionContext, Plan
-from forebay_api.probe import probe_head, probe_rid
+from forebay_api.probe import Prober
+from forebay_api.request_log import SILENT_TAGS, write_line
 from forebay_api.routes import Route, all_routes
 
 if TYPE_CHECKING:
     from forebay.role import Role
 
 INTERNAL = "Internal server error"
-PROBE_PAUSE = 0.05
-"""Seconds between two health probes when the first was refused on its way."""
 
 
 class Api:
@@ -53,9 +54,17 @@ class Api:
             (method, route.path): route for route in all_routes() for method in route.methods if "{" not in route.path
         }
         self._pages: Any = None
+        self._keys = Keys(self.settings.api_key, self.settings.admin_api_key)
+        self._origins = Origins(self.settings.cors_origins)
+        routes = all_routes()
+        self._prefixes = [(route.path.partition("{")[0], route.path) for route in routes if "{" in route.path]
+        self.metrics = Metrics(role.counters, mailbox.pace, [route.path for route in routes])
+        self._silent = frozenset(route.path for route in routes if route.tag in SILENT_TAGS)
+        self._prober = Prober(mailbox, self._engine_steps)
+        role.tally.show(lambda: len(mailbox), "api")
 
     # ---------------------------------------------------------------- what the routes ask
-    def problem(self, *, unhealthy_counts: bool = True) -> str | None:
+    def problem(self, *, unhealthy_counts: bool = True, pause_counts: bool = True) -> str | None:
         """Why requests are not welcome at the moment, or None."""
         if self.draining:
             return "server is shutting down"
@@ -66,7 +75,19 @@ class Api:
             return "server is starting"
         if unhealthy_counts and not self.healthy:
             return "the engine did not answer the last health probe"
+        if pause_counts and self.mailbox.paused:
+            return "generation is paused"
         return None
+
+    def up(self, counts: list[ProcessCounts]) -> dict[Peer, bool]:
+        """Which processes of the front are there: those that we are linked to, and api processes by their signs of
+        life."""
+        me, dead, now = self.role.me, set(self.mailbox.dead(self._expected)), time.time()
+        return {
+            one.peer: one.peer == me
+            or (now - one.alive_at < exposition.STALE if one.peer.role == me.role else str(one.peer) not in dead)
+            for one in counts
+        }
 
     def accepting(self) -> None:
         """Refuse generation that cannot be served now (503). A role that is being restarted does not count: its
@@ -77,6 +98,9 @@ class Api:
             raise RequestError("engine is not connected", 503)
         if not self.warm:
             raise RequestError("server is starting", 503)
+        if len(self.mailbox) >= self.settings.max_inflight:
+            # Before the body is read. `check_plan` counts what it holds.
+            raise RequestError("too many requests in flight", 429, retry_after=1)
 
     def check_plan(self, plan: Plan) -> None:
         """Limits of this process, and request ids that run already."""
@@ -118,13 +142,31 @@ class Api:
         return self.settings.context_length or (facts.context_length if facts is not None else None)
 
     def processes(self) -> list[dict[str, Any]]:
-        """Every process of the front as it introduced itself."""
+        """Every process of the front that is there, as it introduced itself."""
+        me = {"name": str(self.role.me), "pid": os.getpid(), "cores": list(self.role.cores), "version": __version__}
         others = [
             {"name": str(peer), "pid": hello.pid, "cores": hello.cores, "version": hello.version}
             for peer, hello in sorted(self.mailbox.hellos.items())
         ]
-        me = {"name": str(self.role.me), "pid": os.getpid(), "cores": list(self.role.cores), "version": __version__}
-        return [me, *others]
+        return [me, *self._siblings(), *others]
+
+    def _siblings(self) -> list[dict[str, Any]]:
+        """The other api processes, which we have no link to."""
+        peers = [peer for peer in self.role.topology.processes() if peer.role == "api" and peer != self.role.me]
+        counts = exposition.read_all(self.role.run_dir, peers)
+        up = self.up(counts)
+        out = []
+        for one in counts:
+            said = one.introduction()
+            if up[one.peer] and said:
+                cores = [int(core) for core in said["cores"].split(",") if core]
+                out.append({"name": str(one.peer), "pid": int(said["pid"]), "cores": cores, "version": said["version"]})
+        return out
+
+    def _engine_steps(self) -> float:
+        peers = self.role.links.of_role("detokenizer")
+        counts = exposition.read_all(self.role.run_dir, peers)
+        return sum(one.total("engine_steps_total") for one in counts)
 
     async def control(self, peer: Peer, type_: str, fields: dict[str, Any], timeout: float | None = None) -> Any:
         """Ask a peer and wait for its answer; raises `RequestError` 504 when it takes too long, 503 when it is gone."""
@@ -136,69 +178,68 @@ class Api:
             raise RequestError(f"{peer.role} did not answer {type_} in time", 504) from None
 
     async def probe_engine(self) -> None:
-        """Send one-token requests until there is a sign of life of the engine. The caller sets the time limit."""
-        while not await self._probe_once():
-            # Refused on the way: two processes that both are up may not have found each other yet.
-            await asyncio.sleep(PROBE_PAUSE)
+        """Wait for a sign of life of the engine (`forebay_api.probe`). The caller sets the time limit."""
+        await self._prober.run()
 
-    async def _probe_once(self) -> bool:
-        heard = self.mailbox.probe()
-        rid = probe_rid()
-        plan = Plan.probe()
-        call = Call(plan, asyncio.get_running_loop(), rid)
-        item = WorkItem(
-            head=probe_head(rid), rids=[rid], serials=[0], open=OpenItem(rid=rid, api=self.role.me.number), has_ids=True
-        )
-        item.head.api = self.role.me.number
-        plan.items.append(item)
-        self.mailbox.submit(call, [Choice(call, rid, 0, item, 0)], plan.ids)
-        try:
-            await asyncio.wait({heard, call.done}, return_when=asyncio.FIRST_COMPLETED)
-            return heard.done()
-        finally:
-            heard.cancel()
-            self.mailbox.abandon(call)
+    def call_began(self, http: Exchange, call: Call) -> None:
+        """A call goes on its way: count it, and end it when its client's time limit is over."""
+        http.call = call
+        self.metrics.call_began(call)
+        seconds = http.time_limit()
+        if seconds is not None:
+            left = max(0.0, seconds - (time.perf_counter() - http.began))
+            timer = asyncio.get_running_loop().call_later(left, self.mailbox.expire, call, seconds)
+            call.done.add_done_callback(lambda _: timer.cancel())
 
     # ---------------------------------------------------------------- ASGI
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        http = Exchange(scope, receive, send, self._cors(scope))
+        http = Exchange(scope, receive, send, [])
+        http.headers += self._origins.headers(http.header(b"origin"))
         http.openai = scope["path"].startswith("/v1/")
+        labels = self.metrics.came(self._endpoint(scope["path"]), scope["method"])
         self.open_calls += 1
+        try:
+            await self._guarded(http)
+        finally:
+            self.open_calls -= 1
+            if http.call is not None:
+                self.metrics.call_ended(http.call)
+            self.metrics.went(labels, http.status)
+            if self.settings.log_requests and scope["path"] not in self._silent:
+                s = self.settings
+                write_line(http, time.perf_counter(), as_json=s.log_format == "json", with_text=s.log_request_text)
+
+    async def _guarded(self, http: Exchange) -> None:
+        """Answer, whatever happens."""
+        form = self.settings.error_format
         try:
             await self._route(http)
         except RequestError as error:
-            await http.error(error, self.settings.error_format)
+            await http.error(error, form)
         except ClientLeft:
-            return
+            http.status = 408 if http.scope["extensions"]["forebay"]["connection"].timed_out else LEFT
         except SettingsError as error:
             # An engine that started anew brought facts that cannot be used.
             self.log.error("requests are refused: %s", error)
-            await http.error(
-                RequestError("the engine's sampling defaults cannot be used", 503), self.settings.error_format
-            )
+            await http.error(RequestError("the engine's sampling defaults cannot be used", 503), form)
         except Exception:
             # The last line of defence: the client learns nothing of our insides, the log everything.
-            self.log.exception("%s %s failed", scope["method"], scope["path"])
+            self.log.exception("%s %s failed", http.scope["method"], http.scope["path"])
             if not http.answered:
-                await http.error(RequestError(INTERNAL, 500), self.settings.error_format)
-        finally:
-            self.open_calls -= 1
+                await http.error(RequestError(INTERNAL, 500), form)
 
     async def _route(self, http: Exchange) -> None:
         scope = http.scope
         if scope["method"] == "OPTIONS":
-            http.headers += [
-                (b"access-control-allow-methods", b"*"),
-                (b"access-control-allow-headers", http.header(b"access-control-request-headers") or b"*"),
-                (b"access-control-max-age", b"600"),
-            ]
+            http.headers += preflight(http.header(b"access-control-request-headers"))
             await http.raw(200, b"")
             return
         route = self._table.get((scope["method"], scope["path"]))
         if route is None:
             self.authorize(http, "normal")
+            scope["forebay"] = http  # a handler that FastAPI finds goes on with the same exchange
             await self._fastapi()(scope, http.receive, self._with_headers(http))
             return
         await self.run(route, http)
@@ -208,6 +249,10 @@ class Api:
         http.openai = route.openai
         self.authorize(http, route.access)
         await route.handler(self, http)
+
+    def _endpoint(self, path: str) -> str:
+        """The path that stands in labels: of a route with a parameter its pattern."""
+        return next((pattern for prefix, pattern in self._prefixes if path.startswith(prefix)), path)
 
     def _fastapi(self) -> Any:
         if self._pages is None:
@@ -221,30 +266,12 @@ class Api:
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 http.answered = True
+                http.status = message["status"]
                 message = {**message, "headers": [*message.get("headers", []), *http.headers]}
             await http.send(message)
 
         return send
 
-    def _cors(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        allowed = [origin.strip().encode() for origin in self.settings.cors_origins.split(",") if origin.strip()]
-        origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
-        if origin is None or not allowed:
-            return []
-        if b"*" in allowed:
-            return [(b"access-control-allow-origin", b"*")]
-        return [(b"access-control-allow-origin", origin), (b"vary", b"origin")] if origin in allowed else []
-
     def authorize(self, http: Exchange, access: str) -> None:
-        """Check the bearer key of a request (spec: native API 1.2); raises `RequestError` 401."""
-        if access == "open":
-            return
-        key, admin = self.settings.api_key, self.settings.admin_api_key
-        accepted: tuple[str | None, ...] = (admin or key,) if access == "admin" else (key, admin) if key else ()
-        wanted = [value.encode() for value in accepted if value]
-        if not wanted:
-            return
-        word, _, given = (http.header(b"authorization") or b"").partition(b" ")
-        matches = [hmac.compare_digest(given.strip(), value) for value in wanted]
-        if word.lower() != b"bearer" or not any(matches):
-            raise RequestError("Unauthorized", 401)
+        """Check the key of a request (`forebay_api.access`); raises `RequestError` 401 or 403."""
+        self._keys.check(access, http.header(b"authorization"))

@@ -25,7 +25,19 @@ class Choice:
     This base collects nothing: it is the choice of a call that does not stream, whose text comes with its end.
     """
 
-    __slots__ = ("call", "detokenizer", "ended", "index", "item", "prompt", "rid", "started")
+    __slots__ = (
+        "aborted",
+        "call",
+        "detokenizer",
+        "ended",
+        "ended_at",
+        "first_at",
+        "index",
+        "item",
+        "prompt",
+        "rid",
+        "started",
+    )
 
     def __init__(self, call: Call, rid: str, index: int, item: WorkItem, prompt: int) -> None:
         self.call = call
@@ -36,7 +48,11 @@ class Choice:
         self.started = False
         """Whether the engine has been heard of: from then on the request is never sent again."""
         self.ended = False
+        self.aborted = False
+        """Whether the engine has been asked to end it."""
         self.detokenizer = 0
+        self.first_at = self.ended_at = 0.0
+        """When the first token of a stream came, and when the request ended (`time.perf_counter`); 0: not yet."""
 
     def text(self, text: str) -> None:
         """One new token of a plain row."""
@@ -84,7 +100,11 @@ class Call:
         self.faults: dict[int, RequestFault] = {}
         self.prompts: dict[str, Admitted] = {}
         """By wire id: the prompt as the engine got it, when the client asked for it."""
+        self.vectors: dict[int, bytes] = {}
+        """Embeddings by index, raw float32."""
         self.client_left = False
+        self.expired = False
+        """Whether its own time limit has ended it."""
         self.tokenizer: Peer | None = None
         self.attempt = 0
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 import msgspec
 
 from forebay.errors import RequestError
 from forebay_api import errorbody
+from forebay_api.compressed import unpacked
 from forebay_api.server import BodyTooLarge, Headers, read_body, send_whole
+
+if TYPE_CHECKING:
+    from forebay_api.calls import Call
 
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
@@ -31,7 +37,20 @@ class ClientLeft(Exception):
 class Exchange:
     """A request that is being answered. `openai` says which family's error shape it gets."""
 
-    __slots__ = ("answered", "fields", "headers", "openai", "receive", "request_id", "scope", "send")
+    __slots__ = (
+        "answered",
+        "began",
+        "call",
+        "fields",
+        "headers",
+        "openai",
+        "receive",
+        "request_id",
+        "scope",
+        "send",
+        "status",
+        "unread",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, extra: Headers) -> None:
         self.scope, self.receive, self.send = scope, receive, send
@@ -41,6 +60,13 @@ class Exchange:
         self.headers: Headers = [(b"x-request-id", self.request_id), *extra]
         self.openai = False
         self.answered = False
+        self.status = 0
+        """The status of the answer; 0 until there is one."""
+        self.began = time.perf_counter()
+        self.call: Call | None = None
+        """The generation call that this exchange became."""
+        self.unread = False
+        """Whether the request is refused before its body has been read to the end."""
 
     def header(self, name: bytes) -> bytes | None:
         """A request header by its lower-case name."""
@@ -58,21 +84,44 @@ class Exchange:
             raise RequestError("Unsupported Media Type: Only 'application/json' is allowed", 400)
 
     async def body(self, limit: int) -> bytes:
-        """The request body; raises `RequestError` (413) over the limit and `ClientLeft`."""
+        """The request body, unpacked; raises `RequestError` (413 over the limit, 400) and `ClientLeft`."""
+        body = await self._read(limit)
+        form = self.fields.get(b"x-body-compressed")
+        return body if form is None else await unpacked(body, form, limit)
+
+    async def _read(self, limit: int) -> bytes:
         declared = self.fields.get(b"content-length")
         try:
             body = await read_body(self.receive, limit, int(declared) if declared and declared.isdigit() else None)
         except BodyTooLarge:
-            # The rest of the body is not read, so the connection cannot be used again.
-            self.headers.append((b"connection", b"close"))
+            self.unread = True
             raise RequestError(f"the request body is over the limit of {limit} bytes", 413) from None
         if body is None:
             raise ClientLeft
         return body
 
+    def time_limit(self) -> float | None:
+        """Seconds that the client gives its request (`x-request-timeout-s`); raises `RequestError` for nonsense."""
+        text = self.fields.get(b"x-request-timeout-s")
+        if text is None:
+            return None
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            raise RequestError("x-request-timeout-s must be a number of seconds above 0", param="x-request-timeout-s")
+        return seconds
+
     async def raw(self, status: int, body: bytes, kind: bytes = JSON) -> None:
         """A whole answer."""
         self.answered = True
+        self.status = status
+        if self.unread:
+            # The rest of the body is not read, so the connection cannot be used again.
+            connection = self.scope["extensions"]["forebay"]["connection"]
+            connection.last_words(status, [(b"content-type", kind), *self.headers], body)
+            return
         await send_whole(self.send, status, body, self.headers, kind)
 
     async def json(self, value: Any, status: int = 200) -> None:

@@ -22,30 +22,35 @@ def finite(value: float | None) -> float | None:
 
 
 def merge(first: Extra | None, second: Extra | None) -> Extra | None:
-    """Two successive deltas of one request as one. Prompt families come once; a later one replaces the earlier."""
+    """Two successive deltas of one request as one, which takes over the lists of both: the cost is that of the second.
+
+    Prompt families come once; a later one replaces the earlier.
+    """
     if first is None or second is None:
         return second if first is None else first
-    names = {**(first.token_bytes or {}), **(second.token_bytes or {})}
-    return Extra(
-        output_logprobs=_join_pairs(first.output_logprobs, second.output_logprobs),
-        input_logprobs=second.input_logprobs or first.input_logprobs,
-        output_top=_join(first.output_top, second.output_top),
-        input_top=second.input_top or first.input_top,
-        output_token_ids=_join(first.output_token_ids, second.output_token_ids),
-        input_token_ids=second.input_token_ids or first.input_token_ids,
-        hidden_states=_join(first.hidden_states, second.hidden_states),
-        token_bytes=names or None,
-    )
+    if first.output_logprobs is None:
+        first.output_logprobs = second.output_logprobs
+    elif second.output_logprobs is not None:
+        first.output_logprobs.values += second.output_logprobs.values
+        first.output_logprobs.ids += second.output_logprobs.ids
+    first.input_logprobs = second.input_logprobs or first.input_logprobs
+    first.input_top = second.input_top or first.input_top
+    first.input_token_ids = second.input_token_ids or first.input_token_ids
+    first.output_top = _join(first.output_top, second.output_top)
+    first.output_token_ids = _join(first.output_token_ids, second.output_token_ids)
+    first.hidden_states = _join(first.hidden_states, second.hidden_states)
+    if first.token_bytes is None:
+        first.token_bytes = second.token_bytes
+    elif second.token_bytes is not None:
+        first.token_bytes.update(second.token_bytes)
+    return first
 
 
 def _join(first: list[Any] | None, second: list[Any] | None) -> list[Any] | None:
-    return second if first is None else first if second is None else first + second
-
-
-def _join_pairs(first: Pairs | None, second: Pairs | None) -> Pairs | None:
     if first is None or second is None:
         return second if first is None else first
-    return Pairs(first.values + second.values, first.ids + second.ids)
+    first += second
+    return first
 
 
 def token_text(extra: Extra, token: int) -> str:
@@ -122,9 +127,10 @@ def completions(extra: Extra | None, top: int, offset: int, prompt: bool) -> tup
 def _alternatives(extra: Extra, row: Pairs | None, name: str, value: float | None) -> dict[str, float | None]:
     out: dict[str, float | None] = {}
     for logprob, token in zip(row.values, row.ids, strict=True) if row is not None else ():
-        text = token_text(extra, token)
-        if text not in out:  # best first: of two tokens with one text the likelier stays
-            out[text] = finite(logprob)
+        text, found = token_text(extra, token), finite(logprob)
+        known = out.get(text)
+        if text not in out or (found is not None and (known is None or found > known)):
+            out[text] = found  # of two tokens with one text the likelier stays
     out.setdefault(name, finite(value))
     return out
 
@@ -155,10 +161,9 @@ def _chat_token(extra: Extra, token: int, value: float | None) -> dict[str, Any]
     }
 
 
-def hidden_states(extra: Extra | None, width: int | None) -> list[Any]:
+def nested(rows: list[list[float]] | None, width: int | None) -> list[Any]:
     """The hidden-state rows of a request; a row that holds several vectors is nested again when the width is known."""
-    rows = (extra.hidden_states if extra is not None else None) or []
-    return [_nested(row, width) for row in rows]
+    return [_nested(row, width) for row in rows or []]
 
 
 def _nested(row: list[float], width: int | None) -> Any:

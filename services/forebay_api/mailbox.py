@@ -14,12 +14,16 @@ from typing import Any
 
 from forebay.errors import PeerError, RequestError
 from forebay.facts import LaunchFacts, read_blob
+from forebay.housekeeping import keep_house
 from forebay.topology import Peer, shard_of
 from forebay.wire import control, ingress
 from forebay.wire.deltas import Deltas, decode_deltas
+from forebay.wire.embeddings import Vector, decode_embeddings
 from forebay.wire.frames import Kind, kind_of
-from forebay.wire.messages import AbortRequest, ControlRequest, Hello, Ids, RequestFault, WorkItem
+from forebay.wire.messages import AbortRequest, ControlRequest, End, Hello, Ids, RequestFault, WorkItem
+from forebay_api.asks import Asks
 from forebay_api.calls import Call, Choice, as_error
+from forebay_api.pace import Pace, clock
 
 log = logging.getLogger("forebay.api")
 
@@ -40,8 +44,13 @@ class _Rows:
 class Mailbox:
     """All running requests of this api process. Opens no socket: `send` hands a frame to a peer."""
 
-    def __init__(self, number: int, detokenizers: int, send: Send, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, number: int, detokenizers: int, send: Send, loop: asyncio.AbstractEventLoop, *, apis: int = 1
+    ) -> None:
+        """`apis`: how many processes like this one share the engine."""
         self.number = number
+        self.on_control: Callable[[ControlRequest], object] = keep_house
+        """Applies a control call that another api process was asked and that concerns all of them."""
         self.facts: LaunchFacts | None = None
         self.engine_frames = 0
         """Frames that show the engine at work; a health probe waits for the next one."""
@@ -50,10 +59,12 @@ class Mailbox:
         self._send = send
         self._loop = loop
         self._shards = detokenizers
+        self._apis = apis
         self._table: dict[str, Choice] = {}
         self._public: dict[str, Call] = {}
-        self._replies: dict[str, tuple[Peer, asyncio.Future[Any]]] = {}
+        self._asks = Asks(number, send, loop)
         self._rows: dict[int, _Rows] = {}
+        self.pace = Pace()
         self._up: set[Peer] = set()
         self._lives: dict[Peer, int | None] = {}
         """Whose life the present connection to a peer belongs to, once it has greeted."""
@@ -75,6 +86,12 @@ class Mailbox:
         """Whether the engine is linked and has introduced itself."""
         return self._reachable(ENGINE)
 
+    @property
+    def paused(self) -> bool:
+        """Whether generation is paused: requests wait in the link to the engine."""
+        hello = self.hellos.get(ENGINE)
+        return hello is not None and hello.status == "paused"
+
     def missing(self) -> list[str]:
         """Roles without a live process, by name: not ready while there are any."""
         live = {peer.role for peer in self._up if peer in self.hellos}
@@ -91,7 +108,7 @@ class Mailbox:
     # ---------------------------------------------------------------- requests out
     def submit(self, call: Call, choices: list[Choice], ids: list[Ids]) -> None:
         """Take a call's choices in and send their work; `ids[i]` are the prompt ids of item `i` (empty for texts)."""
-        call.choices = choices
+        call.choices = call.choices or choices
         for choice in choices:
             choice.detokenizer = shard_of(choice.rid, self._shards)
             self._table[choice.rid] = choice
@@ -136,15 +153,11 @@ class Mailbox:
             if waiting:
                 self._dispatch(call, waiting, kept)
 
-    def control(self, peer: Peer, type_: str, fields: dict[str, Any], rid: str) -> asyncio.Future[Any]:
+    def control(
+        self, peer: Peer, type_: str, fields: dict[str, Any], rid: str, *, exclusive: bool = False
+    ) -> asyncio.Future[Any]:
         """Send a control request; the future gets the answer's payload, or a `RequestError` when the peer dies."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._replies[rid] = (peer, future)
-        future.add_done_callback(lambda _: self._replies.pop(rid, None))
-        frame = control.encode_control(ControlRequest(rid, self.number, type_, fields))
-        if not (self._reachable(peer) and self._send(peer, frame)):
-            future.set_exception(RequestError(f"{peer.role} is not connected", 503))
-        return future
+        return self._asks.ask(peer, type_, fields, rid, reachable=self._reachable(peer), exclusive=exclusive)
 
     def _reachable(self, peer: Peer) -> bool:
         """Whether a peer is linked in both directions: its greeting has come, so its answers will."""
@@ -197,29 +210,52 @@ class Mailbox:
         self._fail_all(running, 503, "server is shutting down")
         self._tell_abort(running, "client")
 
-    def abort(self, public_rid: str, *, everything: bool = False) -> None:
-        """A client or operator asks the engine to end requests; they come to their end by its answer."""
+    def expire(self, call: Call, seconds: float) -> None:
+        """The time that a client has set for its call is over: 504 to it, an abort to the engine."""
+        call.expired = True
+        running = call.running
+        self._fail_all(running, 504, f"the request was not finished within {seconds:g} s")
+        self._tell_abort(running, "client")
+
+    def abort(self, public_rid: str, *, everything: bool = False, relayed: bool = False) -> int:
+        """A client or operator asks the engine to end requests; they come to their end by its answer.
+
+        A name of ours stands for all of its samples, the name of a batch for all of its items. A name that is not
+        ours may be another api process's: the link knows. `relayed`: it comes from the link. Returns the number of
+        requests of ours that are ended by it; those that were told already do not count.
+        """
+        choices = list(self._table.values()) if everything else self._named(public_rid)
+        fresh = [choice for choice in choices if not choice.aborted]
+        for choice in fresh:
+            choice.aborted = True
+        aborts = [AbortRequest(choice.rid, "user") for choice in fresh]
         if everything:
-            self._send(ENGINE, control.encode_aborts([AbortRequest("", "user", abort_all=True)]))
-            return
+            # The engine ends what it has; those that may be on their way to it are named besides.
+            aborts = [AbortRequest(choice.rid, "user") for choice in fresh if not choice.started]
+            if not relayed:
+                aborts.insert(0, AbortRequest("", "user", abort_all=True))
+        elif not choices and not relayed and self._apis > 1:
+            aborts = [AbortRequest(public_rid, "user")]
+        if aborts:
+            self._send(ENGINE, control.encode_aborts(aborts))
+        return len(fresh)
+
+    def _named(self, public_rid: str) -> list[Choice]:
+        """The running requests that a client's own name, or a wire id, stands for."""
         call = self._public.get(public_rid)
-        choice = self._table.get(public_rid)
-        if call is not None:
-            rids = [
-                c.rid for c in call.running if c.item.head.public_rid == public_rid or len(call.plan.public_rids) == 1
-            ]
-        elif choice is not None:
-            rids = [choice.rid]
-        else:
-            # Another api process may own it; the engine knows.
-            rids = [public_rid]
-        self._send(ENGINE, control.encode_aborts([AbortRequest(rid, "user") for rid in rids]))
+        if call is None:
+            choice = self._table.get(public_rid)
+            return [] if choice is None else [choice]
+        if public_rid == call.plan.parent_rid:
+            return call.running
+        return [choice for choice in call.running if choice.item.head.public_rid == public_rid]
 
     def _close(self, choice: Choice) -> bool:
         """The one place where a request leaves the table."""
         if choice.ended:
             return False
         choice.close()
+        choice.ended_at = clock()
         self._table.pop(choice.rid, None)
         call = choice.call
         if not any(not other.ended for other in call.choices):
@@ -274,7 +310,7 @@ class Mailbox:
         elif kind is Kind.REPLY:
             reply = control.decode_reply(frame)
             self._alive()
-            self._answer(reply.rid, reply.payload)
+            self._asks.answer(reply.rid, reply.payload)
         elif kind is Kind.ADMITTED:
             for item in control.decode_admitted(frame):
                 choice = self._table.get(item.rid)
@@ -282,27 +318,26 @@ class Mailbox:
                     choice.call.admitted(item)
         elif kind is Kind.HELLO:
             self._hello(control.decode_hello(frame))
+        elif kind is Kind.EMBEDDINGS:
+            self._alive()
+            for vector in decode_embeddings(frame):
+                self._vector(vector)
+        elif kind is Kind.ABORT:
+            for abort in control.decode_aborts(frame):
+                self.abort(abort.rid, everything=abort.abort_all, relayed=True)
+        elif kind is Kind.CONTROL:
+            self.on_control(control.decode_control(frame))
         else:
             raise PeerError(f"a {kind.name} frame has no business in an api process")
 
     def _fault(self, fault: RequestFault) -> None:
         choice = self._table.get(fault.rid)
         if choice is None:
-            self._answer(fault.rid, as_error(fault))
+            self._asks.answer(fault.rid, as_error(fault))
             return
         self._fail(choice, fault)
         frame = control.encode_aborts([AbortRequest(fault.rid, "lost")])
         self._send(Peer("detokenizer", choice.detokenizer), frame)
-
-    def _answer(self, rid: str, payload: Any) -> None:
-        """Hand a control answer, or the error in place of it, to who waits for it."""
-        waiting = self._replies.get(rid)
-        if waiting is None or waiting[1].done():
-            return
-        if isinstance(payload, RequestError):
-            waiting[1].set_exception(payload)
-        else:
-            waiting[1].set_result(payload)
 
     def _alive(self) -> None:
         self.engine_frames += 1
@@ -315,10 +350,13 @@ class Mailbox:
     def _deltas(self, deltas: Deltas, merged: list[Choice] | None) -> None:
         self._alive()
         rows = self._rows_of(deltas)
+        if deltas.texts is not None:
+            self.pace.step(deltas, rows, clock())
         for row, prompt_tokens, cached_tokens in deltas.starts:
             first = rows[row]
             if first is not None:
                 self._started(first)
+                first.first_at = clock()
                 first.begin(prompt_tokens, cached_tokens)
         if deltas.texts is not None:
             if merged is not None:
@@ -340,6 +378,25 @@ class Mailbox:
                 self._started(ended)
                 self._close(ended)
                 ended.finish(end)
+
+    def _vector(self, vector: Vector) -> None:
+        choice = self._table.get(vector.rid)
+        if choice is None:
+            return
+        self._started(choice)
+        self._close(choice)
+        # The detokenizer was told of it, too, for the ends that are no vectors; this one it does not see.
+        frame = control.encode_aborts([AbortRequest(vector.rid, "stop")])
+        self._send(Peer("detokenizer", choice.detokenizer), frame)
+        choice.call.vectors[choice.index] = vector.raw
+        choice.finish(
+            End(
+                rid=vector.rid,
+                reason={"type": "stop", "matched": None},
+                prompt_tokens=vector.prompt_tokens,
+                cached_tokens=vector.cached_tokens,
+            )
+        )
 
     def _rows_held(self, deltas: Deltas, rows: list[Choice | None], merged: list[Choice]) -> None:
         for choice, text, tokens, ids, extra in _full_rows(deltas, rows):
@@ -408,10 +465,7 @@ class Mailbox:
 
     def _lost(self, peer: Peer) -> None:
         """A process died, or the connection to it broke: its requests are sent again or end with an error."""
-        for rid, (owner, future) in list(self._replies.items()):
-            if owner == peer and not future.done():
-                future.set_exception(RequestError(f"{peer} went away before it answered", 503))
-                self._replies.pop(rid, None)
+        self._asks.lost(peer)
         if peer.role == "tokenizer":
             sent = self._sent.pop(peer, {})
             self._resend([(call, *work) for call, work in sent.items()])

@@ -106,7 +106,7 @@ def _shared(
     *,
     batch: bool,
 ) -> _Shared:
-    model, adapter = _model(body.model, ctx)
+    model, adapter = model_of(body.model, ctx)
     rules = ctx.chat_rules if kind == "chat" else ctx.completion_rules
     written = sampling_body(body, asked.limit)
     n = samples(written, rules)
@@ -196,7 +196,7 @@ def _sampling(body: SamplingBody, rules: SamplingRules, budget: dict[str, Any]) 
     return params
 
 
-def _model(name: str | None, ctx: AdmissionContext) -> tuple[str, str | None]:
+def model_of(name: str | None, ctx: AdmissionContext) -> tuple[str, str | None]:
     """The model name to answer with and the adapter in it: `served`, `served:adapter`, or any name that is let through.
 
     The served name may itself hold a colon, so it is tried first.

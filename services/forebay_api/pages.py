@@ -31,10 +31,9 @@ class _Handled(Response):
         self._api, self._route = api, route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # `send` adds the common headers already, so the exchange brings none of its own.
-        http = Exchange(scope, receive, send, [])
-        http.headers.clear()
-        http.openai = self._route.openai
+        # The exchange goes on as it began; only the parameters of the path are new.
+        http: Exchange = scope["forebay"]
+        http.scope = scope
         try:
             await self._api.run(self._route, http)
         except RequestError as error:
@@ -43,7 +42,7 @@ class _Handled(Response):
 
 def build_pages(api: Api) -> FastAPI:
     """The FastAPI application of one api process."""
-    pages = FastAPI(title="forebay", version=__version__, docs_url="/docs", redoc_url=None)
+    pages = FastAPI(title="forebay", version=__version__, docs_url="/docs", redoc_url=None, redirect_slashes=False)
     routes = all_routes()
     for route in routes:
         for method in route.methods:

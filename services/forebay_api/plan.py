@@ -9,7 +9,7 @@ import os
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from forebay.errors import RequestError
 from forebay.facts import LaunchFacts
@@ -58,6 +58,11 @@ class AdmissionContext:
         self.has_logit_processors = raw.get("enable_custom_logit_processor") is True
         self.has_thinking_budget = raw.get("enable_strict_thinking") is True
         self.has_tokenizer = raw.get("skip_tokenizer_init") is not True
+        self.gives_embeddings = raw.get("embedding_method") is not None or raw.get("is_generation") is False
+        self.embedding_dimensions = _dimensions(raw)
+        """Sizes to which embeddings may be cut; empty: any; None: none."""
+        caches = raw.get("prefix_cache") is True
+        self.warms_prefix = caches if settings.prefix_warmup is None else settings.prefix_warmup
         self.dp_size = _number(raw.get("dp_size")) or 1
         scheduled = raw.get("enable_priority_scheduling") is True
         self.default_priority = _number(raw.get("default_priority_value")) if scheduled else None
@@ -92,7 +97,7 @@ class Plan:
     """One admitted call. `items[i]` is prompt `i`, with one wire id a sample; `ids[i]` its token ids, or empty."""
 
     kind: str
-    """`generate`, `completion` or `chat`."""
+    """`generate`, `completion`, `chat`, `embedding` or `encode`."""
     model: str = ""
     """The model's name as the client wrote it."""
     id: str = ""
@@ -191,6 +196,13 @@ class Plan:
 def fresh_id(prefix: str) -> str:
     """An id for an answer: the prefix and 32 hex digits."""
     return prefix + os.urandom(16).hex()
+
+
+def _dimensions(raw: dict[str, Any]) -> list[int] | None:
+    sizes = raw.get("matryoshka_dimensions")
+    if isinstance(sizes, list) and sizes:
+        return [size for size in sizes if isinstance(size, int)]
+    return [] if raw.get("is_matryoshka") is True else None
 
 
 def _number(value: object) -> int | None:

@@ -1,7 +1,8 @@
 """Which `stop_regex` patterns may run beside other people's streams, and how much text a match can span.
 
-Python's `re` backtracks: a hostile pattern keeps a process busy for ever. So a pattern is refused when it nests
-unbounded repeats, repeats more than 1,000 times or something empty, refers back, or leaves the matcher too many ways
+What the detokenizer's automaton cannot do is refused first (`forebay.stop_patterns`). An engine that looks for stops
+itself may use Python's `re`, which backtracks: a hostile pattern keeps it busy for ever. So a pattern is refused, too,
+when it nests unbounded repeats, repeats more than 1,000 times or something empty, or leaves the matcher too many ways
 through one text (`regex_ways`). Everything is read off the parse tree; no pattern is ever run here.
 """
 
@@ -9,13 +10,13 @@ from __future__ import annotations
 
 import importlib
 import re
-import warnings
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 from forebay.errors import RequestError
-from forebay_api.regex_ways import LOOKS, MAX_WAYS, REPEATS, SINGLES, Nodes, Ways, children, starts
+from forebay.stop_patterns import LEAVES, REPEATS, count_states, parse, refusal, states_of
+from forebay_api.regex_ways import MAX_WAYS, Nodes, Ways, children, starts
 
 UNBOUNDED = 1 << 30
 """The length bound of a pattern that can match any amount of text; the engine then decodes all of its output."""
@@ -34,24 +35,21 @@ def stop_regex_bound(pattern: str) -> int:
     """
     size = len(pattern.encode())
     if size > MAX_BYTES:
-        raise RequestError(f"stop_regex is {size} bytes, over the {MAX_BYTES}-byte limit")
+        raise RequestError(f"stop_regex is {size} bytes, over the {MAX_BYTES}-byte limit", param="stop_regex")
+    tree = list(parse(pattern))
+    count_states(pattern)  # what cannot be walked at all is said first, what is only too large last
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # hints about style, for the author of a program
-            re.compile(pattern)
-            tree = list(_parser.parse(pattern))
         fault = _fault(tree, bool(_IGNORES_CASE.search(pattern)))
-    except (re.error, OverflowError, RecursionError) as error:
-        raise RequestError(f"stop_regex '{pattern}' is not a valid regular expression: {error}") from error
+    except RecursionError as error:
+        raise refusal(pattern, "is nested too deeply") from error
     if fault is not None:
-        raise RequestError(f"stop_regex '{pattern}' {fault}")
+        raise refusal(pattern, fault)
+    states_of(pattern)
     return min(_longest(tree), UNBOUNDED)
 
 
 def _fault(tree: list[Any], ignores_case: bool) -> str | None:
     for name, args, depth in _walk(tree, 0):
-        if name in ("GROUPREF", "GROUPREF_EXISTS"):
-            return "uses a back-reference, which is not supported"
         if name in REPEATS and (fault := _fault_of_repeat(args[0], args[1], args[2], depth)) is not None:
             return fault
     if Ways(ignores_case).count(tree) > MAX_WAYS:
@@ -85,10 +83,8 @@ def _longest(nodes: Nodes) -> int:
 
 
 def _longest_of(name: str, args: Any) -> int:
-    if name in SINGLES:
+    if name in LEAVES:
         return 1
-    if name in LOOKS:
-        return UNBOUNDED
     if name in REPEATS:
         return UNBOUNDED if args[1] == _parser.MAXREPEAT else args[1] * _longest(args[2])
     return max((_longest(child) for child in children(name, args)), default=0)

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from forebay.stop_patterns import LEAVES, REPEATS
+
 MAX_WAYS = 10_000
 """Ways from one start of the search, each tried in the worst case: some milliseconds."""
 ENDLESS_WAYS = 1000
 """What an unbounded repeat counts for when the next character does not decide where it ends, as in `.*x`: one such
 repeat may stand in a pattern, two that multiply may not."""
-REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
-SINGLES = ("LITERAL", "NOT_LITERAL", "ANY", "IN")
-LOOKS = ("ASSERT", "ASSERT_NOT")
 _TOO_MANY = MAX_WAYS * MAX_WAYS
 _SAMPLES = "0a_ \n\t"
 _WIDE_SAMPLES = "é\u0660\u3000"
@@ -34,11 +33,7 @@ def children(name: str, args: Any) -> list[Any]:
         return [args[2]]
     if name == "SUBPATTERN":
         return [args[3]]
-    if name == "BRANCH":
-        return list(args[1])
-    if name in LOOKS:
-        return [args[1]]
-    return [args] if name == "ATOMIC_GROUP" else []
+    return list(args[1]) if name == "BRANCH" else []
 
 
 def starts(nodes: Nodes) -> Starts:
@@ -71,7 +66,7 @@ class Ways:
         if name in REPEATS:
             return self._of_repeat(int(args[0]), int(args[1]), args[2], after)
         inner = children(name, args)
-        return self.count(inner[0], ([], True) if name in LOOKS else after) if inner else 1
+        return self.count(inner[0], after) if inner else 1
 
     def _of_repeat(self, low: int, high: int, body: Any, after: Starts) -> int:
         first = starts(body)
@@ -97,10 +92,8 @@ class Ways:
 
 
 def _starts_of(name: str, args: Any) -> Starts:
-    if name in SINGLES:
+    if name in LEAVES:
         return [(name, args)], False
-    if name in LOOKS:
-        return [], True
     parts = [starts(child) for child in children(name, args)]
     empty = not parts or any(part[1] for part in parts) or (name in REPEATS and args[0] == 0)
     return [node for first, _ in parts for node in first], empty

@@ -74,6 +74,8 @@ def _chunk(call: Call, choice: dict[str, Any], end: End | None) -> dict[str, Any
     reason, matched = (None, None) if end is None else openai_finish(end)
     choice["finish_reason"] = reason
     choice["matched_stop"] = matched
+    if end is not None:
+        choice["stop_reason"] = matched  # the name that vLLM's clients look for
     body = {**envelope(call), "choices": [choice]}
     if call.plan.include_usage:
         body["usage"] = None
@@ -104,6 +106,21 @@ def prompt_text(choice: Choice) -> str:
     return (admitted.prompt_text or "") if admitted is not None else ""
 
 
+def _hidden(end: End, plan: Plan) -> list[Any]:
+    return logprobs.nested(None if end.extra is None else end.extra.hidden_states, plan.hidden_size)
+
+
+def _metadata(call: Call) -> dict[str, Any]:
+    """The `metadata` member of a whole answer, when there is something to say."""
+    if call.plan.weight_version is None:
+        return {}
+    metadata: dict[str, Any] = {"weight_version": call.plan.weight_version}
+    for end in call.ends.values():
+        if end.trailing and "weight_versions" in end.trailing:
+            metadata["weight_versions"] = end.trailing["weight_versions"]
+    return {"metadata": metadata}
+
+
 def completion(call: Call) -> dict[str, Any]:
     """The whole answer of `/v1/completions`."""
     plan = call.plan
@@ -119,14 +136,15 @@ def completion(call: Call) -> dict[str, Any]:
             else None,
             "finish_reason": reason,
             "matched_stop": matched,
+            "stop_reason": matched,
         }
         if plan.return_token_ids:
             body["token_ids"] = ids_of(end.ids)
             body["prompt_token_ids"] = prompt_ids(choice)
         if plan.return_hidden_states:
-            body["hidden_states"] = logprobs.hidden_states(end.extra, plan.hidden_size)
+            body["hidden_states"] = _hidden(end, plan)
         choices.append(body)
-    return {**envelope(call), "choices": choices, "usage": usage_of(call)}
+    return {**envelope(call), "choices": choices, "usage": usage_of(call), **_metadata(call)}
 
 
 def chat(call: Call) -> dict[str, Any]:
@@ -142,32 +160,30 @@ def chat(call: Call) -> dict[str, Any]:
             "logprobs": logprobs.chat(end.extra, plan.top_logprobs) if plan.return_logprob else None,
             "finish_reason": reason,
             "matched_stop": matched,
+            "stop_reason": matched,
         }
         if plan.return_token_ids:
             body["prompt_token_ids"] = prompt_ids(choice)
             body["response_token_ids"] = ids_of(end.ids)
         if plan.return_hidden_states:
-            body["hidden_states"] = logprobs.hidden_states(end.extra, plan.hidden_size)
+            body["hidden_states"] = _hidden(end, plan)
         choices.append(body)
-    return {**envelope(call), "object": "chat.completion", "choices": choices, "usage": usage_of(call)}
+    return {
+        **envelope(call),
+        "object": "chat.completion",
+        "choices": choices,
+        "usage": usage_of(call),
+        **_metadata(call),
+    }
 
 
 # ---------------------------------------------------------------- native
-def generate_frame(
-    choice: Choice,
-    text: str,
-    ids: list[int],
-    extra: Extra | None,
-    counts: tuple[int, int, int],
-    end: End | None,
-    *,
-    prompt: bool,
-) -> dict[str, Any]:
-    """The answer object of `/generate` for one item; in a stream, one frame of it (`end` None: still running).
+def meta_info(choice: Choice, counts: tuple[int, int, int], end: End | None) -> dict[str, Any]:
+    """The counts and the finish of `meta_info` (`end` None: still running).
 
-    `counts`: prompt, completion and cached tokens. `prompt`: show the prompt's families in this frame.
+    `counts`: prompt, completion and cached tokens. What the engine says besides by name is passed on.
     """
-    call, plan, head = choice.call, choice.call.plan, choice.item.head
+    plan = choice.call.plan
     meta: dict[str, Any] = {
         "id": public_id(choice),
         "finish_reason": None if end is None else end.reason,
@@ -179,27 +195,45 @@ def generate_frame(
     if plan.weight_version is not None:
         meta["weight_version"] = plan.weight_version
     if end is not None:
-        meta["e2e_latency"] = time.perf_counter() - call.began
+        meta["e2e_latency"] = time.perf_counter() - choice.call.began
         meta.update(end.trailing or {})
-    if head.return_logprob:
-        meta.update(
-            logprobs.native(
-                extra,
-                top=head.top_logprobs_num > 0,
-                token_ids=head.token_ids_logprob is not None,
-                text=plan.text_in_logprobs,
-                prompt=prompt,
-            )
-        )
-    if head.return_hidden_states and end is not None:
-        meta["hidden_states"] = logprobs.hidden_states(extra, plan.hidden_size)
+    return meta
+
+
+def native_logprobs(choice: Choice, extra: Extra | None, *, prompt: bool) -> dict[str, Any]:
+    """The logprob entries of `meta_info` for one delta; `prompt`: with those of the prompt."""
+    head = choice.item.head
+    return logprobs.native(
+        extra,
+        top=head.top_logprobs_num > 0,
+        token_ids=head.token_ids_logprob is not None,
+        text=choice.call.plan.text_in_logprobs,
+        prompt=prompt,
+    )
+
+
+def generate_body(choice: Choice, text: Any, ids: Any, meta: dict[str, Any]) -> dict[str, Any]:
+    """The answer object of one item; in a stream, one frame of it. Text and ids may be JSON text already."""
+    call, plan = choice.call, choice.call.plan
     body: dict[str, Any] = {"text": text, "output_ids": ids}
     if plan.return_prompt_token_ids:
         body["prompt_token_ids"] = prompt_ids(choice)
     body["meta_info"] = meta
-    if plan.batch or len(call.choices) > 1:
+    if plan.stream and (plan.batch or len(call.choices) > 1):
         body["index"] = choice.index
     return body
+
+
+def _generated(choice: Choice, end: End) -> dict[str, Any]:
+    """One item of a whole answer."""
+    head = choice.item.head
+    meta = meta_info(choice, (end.prompt_tokens, end.completion_tokens, end.cached_tokens), end)
+    if head.return_logprob:
+        meta.update(native_logprobs(choice, end.extra, prompt=True))
+    if head.return_hidden_states:
+        rows = None if end.extra is None else end.extra.hidden_states
+        meta["hidden_states"] = logprobs.nested(rows, choice.call.plan.hidden_size)
+    return generate_body(choice, end.text, ids_of(end.ids), meta)
 
 
 def public_id(choice: Choice) -> str:
@@ -219,10 +253,7 @@ def generate(call: Call) -> Any:
             error = as_error(call.faults[choice.index])
             items.append({**errorbody.native_error(error), "index": choice.index})
             continue
-        counts = (end.prompt_tokens, end.completion_tokens, end.cached_tokens)
-        body = generate_frame(choice, end.text, ids_of(end.ids), end.extra, counts, end, prompt=True)
-        body.pop("index", None)
-        items.append(body)
+        items.append(_generated(choice, end))
     return items if call.plan.batch or len(items) > 1 else items[0]
 
 

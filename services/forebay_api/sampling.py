@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from forebay.errors import RequestError, SettingsError
+from forebay.stop_patterns import check_together
 from forebay.wire.messages import ALL_TOKENS, SamplingParams
 from forebay_api.fields import INT64_MAX, INT64_MIN, SAMPLING_TITLES, SamplingBody, check_integers
 from forebay_api.grammars import check_grammars
@@ -24,6 +25,7 @@ from forebay_api.regex_bound import stop_regex_bound
 from forebay_api.typeerrors import clipped
 
 MAX_STOPS = 32
+MAX_STOP_CHARS = 1024
 GREEDY_BELOW = 1e-6
 _MODEL_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _READER: BodyReader[SamplingBody] = BodyReader(SamplingBody, SAMPLING_TITLES | {"": SAMPLING_TITLES["sampling_params"]})
@@ -182,6 +184,10 @@ def _check_stops(params: SamplingParams, rules: SamplingRules) -> None:
         raise rules.refusal("stop", text)
     if "" in params.stop:
         raise rules.refusal("stop", "stop cannot contain an empty string.")
+    longest = max(map(len, params.stop), default=0)
+    if longest > MAX_STOP_CHARS:
+        text = f"stop strings may have at most {MAX_STOP_CHARS} characters, got one of {longest}."
+        raise rules.refusal("stop", text)
     if not params.stop_regex:
         return
     if len(params.stop_regex) > MAX_STOPS:
@@ -191,6 +197,7 @@ def _check_stops(params: SamplingParams, rules: SamplingRules) -> None:
         raise rules.refusal("stop_regex", "stop_regex cannot contain an empty string.")
     try:
         params.stop_regex_max_len = max(map(stop_regex_bound, params.stop_regex))
+        check_together(params.stop_regex)
     except RequestError as error:
         raise rules.refusal("stop_regex", error.message) from error
 

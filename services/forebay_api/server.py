@@ -6,14 +6,23 @@ uvicorn parses, keeps connections and runs the ASGI app. A response that streams
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import socket
+import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-Headers = list[tuple[bytes, bytes]]
+from forebay.errors import StartError
+from forebay.settings import Settings
+from forebay_api.connection import Connection
+from forebay_api.connection import Headers as Headers
+from forebay_api.door import Door
+
 CHUNK_SIZES = [b"%x\r\n" % size for size in range(8192)]
 """Chunk heads of the usual sizes (0.1 us less than formatting one for every event)."""
 EVENT_STREAM: Headers = [
@@ -22,41 +31,14 @@ EVENT_STREAM: Headers = [
     (b"x-accel-buffering", b"no"),
 ]
 
-log = logging.getLogger("forebay.api")
+BACKLOG = 2048
+"""Connections that the system may hold for us until we accept them."""
+PING = b": ping\n\n"
 
 
 def chunk_head(size: int) -> bytes:
     """The line in front of a chunk of `size` bytes in chunked transfer coding."""
     return CHUNK_SIZES[size] if size < len(CHUNK_SIZES) else b"%x\r\n" % size
-
-
-class Connection(HttpToolsProtocol):
-    """uvicorn's protocol, with two additions: the response that owns the connection hears at once when the client
-    leaves, and when the transport is full or has room again."""
-
-    owner: ResponseOwner | None = None
-
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        # `self.cycle` may be replaced by a pipelined request: the scope keeps the one that belongs to it.
-        if self.cycle is not None:
-            self.scope["extensions"] = {"forebay": {"connection": self, "cycle": self.cycle}}
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        owner, self.owner = self.owner, None
-        if owner is not None:
-            owner.client_left()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self.owner is not None:
-            self.owner.pause()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self.owner is not None:
-            self.owner.resume()
 
 
 class ResponseOwner:
@@ -69,7 +51,7 @@ class ResponseOwner:
         self.cycle: RequestResponseCycle
         ours = scope["extensions"]["forebay"]
         self.connection, self.cycle = ours["connection"], ours["cycle"]
-        self.transport = self.connection.transport
+        self.transport: asyncio.Transport | Noted = self.connection.transport
         self.headers = headers
         self.on_left = on_left
         self.connection.owner = self
@@ -84,6 +66,9 @@ class ResponseOwner:
     def resume(self) -> None:
         """The transport has room again."""
 
+    def look(self, now: float, interval: float) -> None:
+        """A look in passing, when silent streams are to say each `interval` seconds that they live."""
+
     def release(self) -> None:
         """The response is over: the connection may serve the next request."""
         if self.connection.owner is self:
@@ -95,6 +80,21 @@ class ResponseOwner:
         return self.cycle.disconnected or self.transport.is_closing()
 
 
+class Noted:
+    """A transport that remembers whether it was written to. Only with `sse_ping_interval`: it costs 0.1 us a write."""
+
+    __slots__ = ("_write", "abort", "is_closing", "wrote")
+
+    def __init__(self, transport: Any) -> None:
+        self._write, self.abort, self.is_closing = transport.write, transport.abort, transport.is_closing
+        self.wrote = False
+
+    def write(self, data: bytes) -> None:
+        """As the transport's own."""
+        self.wrote = True
+        self._write(data)
+
+
 class EventWriter(ResponseOwner):
     """Writes server-sent events to one response.
 
@@ -102,13 +102,17 @@ class EventWriter(ResponseOwner):
     they have, and `on_room` tells them to go on.
     """
 
-    __slots__ = ("on_room", "open", "started")
+    __slots__ = ("_noted", "_silent_since", "on_room", "open", "started")
 
     def __init__(self, scope: Any, headers: Headers, on_left: Callable[[], None], on_room: Callable[[], None]) -> None:
         super().__init__(scope, headers, on_left)
         self.on_room = on_room
         self.open = not self.connection.flow.write_paused
         self.started = False
+        self._silent_since = self.connection.loop.time()
+        self._noted = Noted(self.transport) if self.connection.pings else None
+        if self._noted is not None:
+            self.transport = self._noted
 
     def start(self) -> None:
         """Send the response head, with the first event."""
@@ -139,6 +143,16 @@ class EventWriter(ResponseOwner):
         self.open = True
         self.on_room()
 
+    def look(self, now: float, interval: float) -> None:
+        if self._noted is None:
+            return
+        if self._noted.wrote or not self.open:
+            self._silent_since = now
+        elif now - self._silent_since >= interval:
+            self.write(PING)
+            self._silent_since = now
+        self._noted.wrote = False
+
     def client_left(self) -> None:
         self.open = False
         super().client_left()
@@ -153,6 +167,27 @@ class EventWriter(ResponseOwner):
 
 class Server(uvicorn.Server):
     """uvicorn without its own signal handling: the role decides when to stop."""
+
+    handshake_timeout = 30.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections from these sockets, TCP or unix."""
+        loop, config = asyncio.get_running_loop(), self.config
+        tls: dict[str, Any] = {}
+        if config.ssl is not None:
+            tls = {"ssl": config.ssl, "ssl_handshake_timeout": self.handshake_timeout}
+
+        def protocol() -> asyncio.Protocol:
+            made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=self.server_state, app_state={}, _loop=loop
+            )
+            return made
+
+        self.servers = []
+        for sock in sockets or ():
+            make = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
+            self.servers.append(await make(protocol, sock=sock, backlog=config.backlog, **tls))
+        self.started = True
 
     def install_signal_handlers(self) -> None:  # older uvicorn
         """Signals are the role's."""
@@ -170,17 +205,16 @@ class _NoSignals:
         return None
 
 
-def make_server(
-    app: Any,
-    *,
-    keep_alive: float,
-    ssl_certfile: str | None = None,
-    ssl_keyfile: str | None = None,
-) -> Server:
-    """A uvicorn server for `app` on the direct write path; run it with `serve(sockets=...)`."""
+def make_server(app: Any, settings: Settings, door: Door) -> Server:
+    """A uvicorn server for `app` on the direct write path; run it with `serve(sockets=...)`.
+
+    Raises `StartError` for a certificate or key that cannot be read.
+    """
+    # Its warnings are one line for each request that is no HTTP: the client is told, the log of the server is not.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=partial(Connection, door),  # type: ignore[arg-type]
         ws="none",
         loop="none",
         lifespan="off",
@@ -188,24 +222,31 @@ def make_server(
         access_log=False,
         server_header=False,
         date_header=True,
-        timeout_keep_alive=int(keep_alive),
-        backlog=2048,
-        ssl_certfile=ssl_certfile,
-        ssl_keyfile=ssl_keyfile,
+        timeout_keep_alive=settings.keep_alive_timeout,  # type: ignore[arg-type]  # it goes to `call_later`
+        backlog=BACKLOG,
+        ssl_certfile=settings.tls_certfile,
+        ssl_keyfile=settings.tls_keyfile,
         proxy_headers=False,
     )
-    return Server(config)
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise StartError(f"tls_certfile and tls_keyfile cannot be used: {error}") from error
+    server = Server(config)
+    server.handshake_timeout = settings.header_timeout
+    return server
 
 
 async def send_whole(
     send: Callable[[Any], Any], status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]], content_type: bytes
 ) -> None:
-    """One whole response by plain ASGI."""
+    """One whole response by plain ASGI; an empty body has no content type."""
+    kind = [(b"content-type", content_type)] if body else []
     await send(
         {
             "type": "http.response.start",
             "status": status,
-            "headers": [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers],
+            "headers": [*kind, (b"content-length", b"%d" % len(body)), *headers],
         }
     )
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,5 +1,7 @@
 """Event streams: from what the detokenizer says to the bytes of one event, and one write a stream and step.
 
+What the events of an API family look like is left to `openai_streams` and `native_stream`.
+
 The token path is `text`: prefix + escaped text + suffix, straight to the transport (0.15 us to build; 4 us with
 `json.dumps`). Everything else (first event, families, ids, a paused client, merging) goes through `delta`. While the
 client's connection is full, or when several steps came at once, deltas are held and merged: fewer events, no lost
@@ -16,7 +18,7 @@ import msgspec
 
 from forebay.wire.messages import End, Extra, RequestFault, WorkItem
 from forebay_api import errorbody, logprobs, replies
-from forebay_api.calls import Call, Choice, as_error, ids_of
+from forebay_api.calls import Call, Choice, as_error
 from forebay_api.server import CHUNK_SIZES, EventWriter, chunk_head
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 json_text = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
+NO_EXTRA = Extra()
 _SIZES = len(CHUNK_SIZES)
 
 
@@ -91,16 +94,6 @@ class StreamCall(Call):
         return errorbody.openai_stream_error(as_error(fault))
 
 
-class GenerateCall(StreamCall):
-    """The event stream of `/generate`."""
-
-    def closing(self) -> bytes:
-        return b""
-
-    def error_body(self, fault: RequestFault) -> dict[str, Any]:
-        return errorbody.native_error(as_error(fault), in_stream=True)
-
-
 class StreamChoice(Choice):
     """One choice of an event stream. Subclasses say what their events look like."""
 
@@ -111,6 +104,7 @@ class StreamChoice(Choice):
         "cached_tokens",
         "completion_tokens",
         "held",
+        "hidden",
         "plain",
         "prompt_tokens",
     )
@@ -123,6 +117,8 @@ class StreamChoice(Choice):
         self.plain = False
         """Whether an event is nothing but prefix, text and suffix: true once the first event is out."""
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
+        self.hidden: list[Any] = []
+        """Hidden-state rows so far: the end sends them all, as a whole answer does."""
         self._before = self._after = b""
         self._framing = 0
 
@@ -181,8 +177,18 @@ class StreamChoice(Choice):
                 call.too_slow()
             return
         self.completion_tokens += tokens
+        extra = self._without_hidden(extra)
+        if not text and not ids and extra is None:
+            return
         call.writer.write(self.events(text, ids, extra))
         self.plain = self.is_plain()
+
+    def _without_hidden(self, extra: Extra | None) -> Extra | None:
+        if extra is None or extra.hidden_states is None:
+            return extra
+        self.hidden += extra.hidden_states
+        extra.hidden_states = None
+        return None if extra == NO_EXTRA else extra
 
     def hold(self, text: str, tokens: int, ids: array[int] | None, extra: Extra | None) -> bool:
         held = self.held
@@ -214,167 +220,6 @@ class StreamChoice(Choice):
         if self.index in self.call.ends and not self.call.client_left:
             self.prompt_tokens, self.cached_tokens = end.prompt_tokens, end.cached_tokens
             self.completion_tokens = end.completion_tokens
+            end.extra = self._without_hidden(end.extra)
             # Also on a full transport: this is one bounded write, and the stream ends with it.
             self.call.writer.write(self.end_events(end))
-
-
-class CompletionChoice(StreamChoice):
-    """Chunks of `/v1/completions`."""
-
-    __slots__ = ("_begun", "_offset")
-
-    def __init__(self, call: StreamCall, rid: str, index: int, item: WorkItem, prompt: int) -> None:
-        super().__init__(call, rid, index, item, prompt)
-        self._begun = False
-        self._offset = 0
-        self.prepare()
-
-    def affixes(self) -> tuple[bytes, bytes]:
-        return replies.split_at_text(replies.completion_chunk(self.call, self.index, replies.MARK, None))
-
-    def is_plain(self) -> bool:
-        plan = self.call.plan
-        return not (plan.return_logprob or plan.return_token_ids or plan.continuous_usage)
-
-    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> bytes:
-        return event(self._chunk(text, ids.tolist() if ids is not None else [], extra, None))
-
-    def end_events(self, end: End) -> bytes:
-        last = event(self._chunk(end.text, ids_of(end.ids), end.extra, end))
-        if not self.call.plan.return_hidden_states:
-            return last
-        body = replies.completion_chunk(self.call, self.index, "", None)
-        body["choices"][0]["hidden_states"] = logprobs.hidden_states(end.extra, self.call.plan.hidden_size)
-        return last + event(body)
-
-    def _chunk(self, text: str, ids: list[int], extra: Extra | None, end: End | None) -> dict[str, Any]:
-        plan, first = self.call.plan, not self._begun
-        self._begun = True
-        if first and plan.echo:
-            text = replies.prompt_text(self) + text
-        body = replies.completion_chunk(self.call, self.index, text, end)
-        choice = body["choices"][0]
-        if plan.return_logprob:
-            choice["logprobs"], self._offset = logprobs.completions(
-                extra, plan.top_logprobs, self._offset, plan.echo and first
-            )
-        if plan.return_token_ids:
-            choice["token_ids"] = ids
-            if first:
-                choice["prompt_token_ids"] = replies.prompt_ids(self)
-        if plan.continuous_usage:
-            body["usage"] = replies.usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens, 0, plan)
-        return body
-
-
-class ChatChoice(StreamChoice):
-    """Chunks of `/v1/chat/completions`."""
-
-    __slots__ = ("_begun",)
-
-    def __init__(self, call: StreamCall, rid: str, index: int, item: WorkItem, prompt: int) -> None:
-        super().__init__(call, rid, index, item, prompt)
-        self._begun = False
-        self.prepare()
-
-    def affixes(self) -> tuple[bytes, bytes]:
-        return replies.split_at_text(self._content(replies.MARK))
-
-    def is_plain(self) -> bool:
-        plan = self.call.plan
-        return not (plan.return_logprob or plan.return_token_ids or plan.continuous_usage)
-
-    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> bytes:
-        out = b"" if self._begun else self._role()
-        if text or extra is not None or ids:
-            out += event(self._filled(text, ids.tolist() if ids is not None else [], extra))
-        return out
-
-    def end_events(self, end: End) -> bytes:
-        out = b"" if self._begun else self._role()
-        plan = self.call.plan
-        if end.text or (plan.return_logprob and end.extra is not None) or (plan.return_token_ids and end.ids):
-            out += event(self._filled(end.text, ids_of(end.ids), end.extra))
-        out += event(self._with_usage(replies.chat_chunk(self.call, self.index, {}, end)))
-        if plan.return_hidden_states:
-            body = replies.chat_chunk(self.call, self.index, {}, None)
-            body["choices"][0]["hidden_states"] = logprobs.hidden_states(end.extra, plan.hidden_size)
-            out += event(body)
-        return out
-
-    def _role(self) -> bytes:
-        self._begun = True
-        body = replies.chat_chunk(
-            self.call, self.index, {"role": "assistant", "content": "", "reasoning_content": None}, None
-        )
-        if self.call.plan.return_token_ids:
-            body["choices"][0]["prompt_token_ids"] = replies.prompt_ids(self)
-        return event(self._with_usage(body))
-
-    def _content(self, text: str) -> dict[str, Any]:
-        delta = {"reasoning_content": None, "content": text} if text else {}
-        return replies.chat_chunk(self.call, self.index, delta, None)
-
-    def _filled(self, text: str, ids: list[int], extra: Extra | None) -> dict[str, Any]:
-        plan = self.call.plan
-        body = self._content(text)
-        if plan.return_logprob:
-            body["choices"][0]["logprobs"] = logprobs.chat(extra, plan.top_logprobs)
-        if plan.return_token_ids:
-            body["choices"][0]["token_ids"] = ids
-        return self._with_usage(body)
-
-    def _with_usage(self, body: dict[str, Any]) -> dict[str, Any]:
-        plan = self.call.plan
-        if plan.continuous_usage:
-            body["usage"] = replies.usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens, 0, plan)
-        return body
-
-
-class GenerateChoice(StreamChoice):
-    """Frames of `/generate`: everything since the start in each frame, or only what is new."""
-
-    __slots__ = ("_all", "_all_ids", "_all_text", "_first")
-
-    def __init__(self, call: StreamCall, rid: str, index: int, item: WorkItem, prompt: int) -> None:
-        super().__init__(call, rid, index, item, prompt)
-        self._first = True
-        self._all: Extra | None = None
-        self._all_text: list[str] = []
-        self._all_ids: array[int] = array("q")
-
-    def affixes(self) -> tuple[bytes, bytes]:
-        return b"", b""
-
-    def is_plain(self) -> bool:
-        return False
-
-    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> bytes:
-        return event(self._frame(text, ids or array("q"), extra, None))
-
-    def end_events(self, end: End) -> bytes:
-        ids = array("q")
-        ids.frombytes(end.ids or b"")
-        return event(self._frame(end.text, ids, end.extra, end))
-
-    def _frame(self, text: str, ids: array[int], extra: Extra | None, end: End | None) -> dict[str, Any]:
-        first, self._first = self._first, False
-        if not self.call.plan.incremental:
-            # The list of pieces keeps this linear in what arrives; the joined text is what the client asked for.
-            self._all_text.append(text)
-            text = "".join(self._all_text)
-            self._all_text = [text]
-            self._all_ids += ids
-            ids = self._all_ids
-            extra = self._all = logprobs.merge(self._all, extra)
-            first = True
-        counts = (self.prompt_tokens, self.completion_tokens, self.cached_tokens)
-        return replies.generate_frame(self, text, ids.tolist(), extra, counts, end, prompt=first)
-
-
-STREAMS: dict[str, tuple[type[StreamCall], type[StreamChoice]]] = {
-    "generate": (GenerateCall, GenerateChoice),
-    "completion": (StreamCall, CompletionChoice),
-    "chat": (StreamCall, ChatChoice),
-}
-"""The call and choice of each API family."""

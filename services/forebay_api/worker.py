@@ -11,17 +11,19 @@ from pathlib import Path
 
 import uvloop
 
-from forebay.errors import PeerError, RequestError, SettingsError, StartError
+from forebay.errors import PeerError, SettingsError, StartError
 from forebay.role import Role
+from forebay.rundir import clear_socket
+from forebay.tally import EVERY
 from forebay.topology import Peer
 from forebay.wire.frames import Kind, kind_of
 from forebay_api.app import Api
+from forebay_api.door import Door, descriptors_for_clients
 from forebay_api.mailbox import Mailbox, Send
-from forebay_api.server import make_server
+from forebay_api.server import BACKLOG, make_server
 
 log = logging.getLogger("forebay.api")
 
-BACKLOG = 2048
 PATIENCE = 0.05
 """Seconds between looks at a state that no event announces (shutdown, first links)."""
 
@@ -42,6 +44,7 @@ def listen(role: Role) -> socket.socket:
     s = role.settings
     try:
         if s.uds is not None:
+            clear_socket(Path(s.uds))  # an earlier life of this process may have been killed
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.bind(s.uds)
         else:
@@ -56,7 +59,8 @@ def listen(role: Role) -> socket.socket:
         where = s.uds or f"{s.host}:{s.port}"
         raise StartError(f"cannot listen on {where}: {error.strerror}; choose another --port or --host") from error
     listener.setblocking(False)
-    log.info("listening on %s", s.uds or "http://{}:{}".format(*listener.getsockname()[:2]))
+    scheme = "http" if s.tls_certfile is None else "https"
+    log.info("listening on %s", s.uds or "{}://{}:{}".format(scheme, *listener.getsockname()[:2]))
     return listener
 
 
@@ -125,10 +129,14 @@ async def _serve(role: Role, listener: socket.socket) -> None:
 
     for number in (2, 15):
         loop.add_signal_handler(number, on_signal)
-    mailbox = Mailbox(role.me.number, role.settings.detokenizers, _sender(role), loop)
+    mailbox = Mailbox(role.me.number, role.settings.detokenizers, _sender(role), loop, apis=role.settings.apis)
     post = Post(role, mailbox, loop)
     api = Api(role, mailbox)
-    server = make_server(api, keep_alive=role.settings.keep_alive_timeout)
+    door = Door.of(role.settings, descriptors_for_clients())
+    role.tally.watch(lambda: door.refused, role.counters.counter("refused_connections_total"))
+    server = make_server(api, role.settings, door)
+    door.sweep_forever(loop)
+    _tally_forever(role, loop)
     serving = loop.create_task(server.serve(sockets=[listener]))
     try:
         await _warm_up(role, api, stop)
@@ -139,6 +147,11 @@ async def _serve(role: Role, listener: socket.socket) -> None:
         server.force_exit = True
         await asyncio.gather(serving, return_exceptions=True)
         post.close()
+
+
+def _tally_forever(role: Role, loop: asyncio.AbstractEventLoop) -> None:
+    role.tally.copy(time.monotonic())
+    loop.call_later(EVERY, _tally_forever, role, loop)
 
 
 def _sender(role: Role) -> Send:
@@ -164,10 +177,19 @@ async def _warm_up(role: Role, api: Api, stop: asyncio.Event) -> None:
     if stop.is_set():
         return
     if role.settings.warmup:
+        loop = asyncio.get_running_loop()
+        probe, stopped = loop.create_task(api.probe_engine()), loop.create_task(stop.wait())
         try:
-            await asyncio.wait_for(api.probe_engine(), max(0.1, deadline - time.monotonic()))
-        except (TimeoutError, RequestError) as error:
-            raise StartError(f"the warm-up request was not answered: {error or 'timeout'}") from error
+            patience = max(0.1, deadline - time.monotonic())
+            await asyncio.wait({probe, stopped}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            probe.cancel()
+            stopped.cancel()
+        if stop.is_set():
+            return
+        if not probe.done() or probe.cancelled():
+            raise StartError(f"the warm-up request was not answered within {role.settings.warmup_timeout:g} s")
+        probe.result()
     api.admission()  # sampling defaults that cannot be used stop the start, not the first request
     api.warm = True
     role.ready(f"serving {api.model_name()}")

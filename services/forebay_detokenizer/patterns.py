@@ -3,8 +3,7 @@
 `re` itself backtracks: `(a|a){30}b` costs 2**30 steps, and one client could stop every stream of this process. Here
 a pattern becomes a small automaton (one state a character of the pattern, repeats written out) that is walked once
 over the text; transitions are kept. Only whether a match ends in a piece is asked, never where it began, since the
-text of a request that a pattern ends is not trimmed. What an automaton cannot do is refused: look-around,
-back-references, conditions, atomic groups and possessive repeats.
+text of a request that a pattern ends is not trimmed. Which patterns there are is `forebay.stop_patterns`' to say.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from forebay.errors import RequestError
+from forebay.stop_patterns import LEAVES, REPEATS, check_together, parse, states_of
 
-MAX_STATES = 2000
-"""Size of the automata of one request, repeats written out: a character never costs more than a visit to each state."""
 MAX_KEPT = 20_000
 """States in the transitions that a pattern remembers before it starts again (about 1 MB)."""
 
@@ -27,16 +24,6 @@ _parser: Any = importlib.import_module("re._parser")
 _compiler: Any = importlib.import_module("re._compiler")
 
 _ALPHABETS = re.ASCII | re.UNICODE
-_LEAVES = ("LITERAL", "NOT_LITERAL", "ANY", "IN")
-_REFUSED = {
-    "ASSERT": "look-around",
-    "ASSERT_NOT": "look-around",
-    "FAILURE": "look-around",
-    "GROUPREF": "a back-reference",
-    "GROUPREF_EXISTS": "a condition on a group",
-    "ATOMIC_GROUP": "an atomic group",
-    "POSSESSIVE_REPEAT": "a possessive repeat",
-}
 
 
 class _Op(NamedTuple):
@@ -60,13 +47,11 @@ class StopPattern:
 
     def __init__(self, source: str) -> None:
         """Raises `RequestError` (400) for a pattern that is wrong, refused or too large."""
+        states_of(source)
         self.source = source
         self._ops: list[_Op] = []
         self._leaves: dict[tuple[str, str, int], Callable[[str], Any]] = {}
-        try:
-            tree = _parser.parse(source)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise self._error(f"is not a valid regular expression: {error}") from error
+        tree = parse(source)
         self._emit(tree, tree.state.flags)
         self._add(_Op())
         self._anchored = any(op.at for op in self._ops)
@@ -75,23 +60,18 @@ class StopPattern:
         self._weight = 0
         self.start = Place(frozenset(), None)
 
-    def _error(self, text: str) -> RequestError:
-        return RequestError(f"stop_regex {self.source!r} {text}", param="stop_regex")
-
     def __len__(self) -> int:
         """The number of states."""
         return len(self._ops)
 
     def _add(self, op: _Op) -> int:
-        if len(self._ops) >= MAX_STATES:
-            raise self._error(f"is too large: with its repeats written out it has over {MAX_STATES} states")
         self._ops.append(op)
         return len(self._ops) - 1
 
     def _emit(self, items: Any, flags: int) -> None:
         for op, value in items:
             name = str(op)
-            if name in _LEAVES:
+            if name in LEAVES:
                 self._add(_Op(test=self._leaf(op, value, flags)))
             elif name == "AT":
                 self._add(_Op(at=_anchor(str(value), flags), ascii=bool(flags & re.ASCII)))
@@ -102,11 +82,10 @@ class StopPattern:
                 self._emit(inner, (flags | added) & ~removed)
             elif name == "BRANCH":
                 self._branch(value[1], flags)
-            elif name in ("MAX_REPEAT", "MIN_REPEAT"):
+            else:
+                assert name in REPEATS, name  # `states_of` has refused all others
                 least, most, repeated = value
                 self._repeat(least, most, repeated, flags)
-            else:
-                raise self._error(f"uses {_REFUSED.get(name, name.lower())}, which is not supported")
 
     def _leaf(self, op: Any, value: Any, flags: int) -> Callable[[str], Any]:
         """The test of one character, exactly as `re` does it under these flags."""
@@ -232,9 +211,8 @@ class PatternMatcher:
 
     def __init__(self, sources: Sequence[str]) -> None:
         """Raises `RequestError` (400) for a pattern that is wrong, refused, or too large together with the others."""
+        check_together(sources)
         self._patterns = [pattern(source) for source in sources]
-        if sum(map(len, self._patterns)) > MAX_STATES:
-            raise RequestError(f"the stop_regex patterns have over {MAX_STATES} states together", param="stop_regex")
         self._places = [p.start for p in self._patterns]
 
     def feed(self, text: str, ripe: bool = True) -> str | None:

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from forebay.errors import PeerError, SettingsError
 from forebay.facts import LaunchFacts
+from forebay.metric_table import WORK
 from forebay.role import Role
 from forebay.topology import Peer
 from forebay.wire import control
@@ -37,6 +38,9 @@ class DetokenizerService:
         self._early: deque[tuple[Kind, bytes]] = deque(maxlen=EARLY_FRAMES)
         self._tables: Tables | None = None
         self._next_tick = 0.0
+        self._steps = role.counters.counter("engine_steps_total")
+        self._step_seconds = role.counters.histogram("detokenize_seconds", WORK)
+        role.tally.show(lambda: 0 if self._core is None else len(self._core), "detokenizer")
         if role.settings.tokenizer_path is not None:
             self._tables = load_tables(role.settings.tokenizer_path)
 
@@ -55,6 +59,9 @@ class DetokenizerService:
         now = time.monotonic()
         if kind is Kind.EGRESS:
             core.step(self._decoder.decode(frame), now)
+            # Per step, never per token: 0.5 us together.
+            self._steps.add()
+            self._step_seconds.observe(time.monotonic() - now)
             if self._decoder.lost:
                 self._role.log.warning("frames of the engine are missing")
         elif kind is Kind.OPEN:

@@ -8,6 +8,9 @@ answer together (the first output token stands at `p = prompt tokens`), and `V` 
     j-th of the top ids  = (t + j) % V, with the logprob logprob(t, p) - j / 4; j = 0 is the token itself
     hidden(t, p)[i]      = ((t + p + i) % 97) / 97            for i < HIDDEN_SIZE
 
+    embedding(prompt)    = the mean of hidden(t, p) over the prompt
+
+A request without output tokens has the logprobs of its given ids at `p = prompt tokens`.
 The first logprob of a prompt is None. The first output's hidden states cover the prompt: one vector, position
 after position. Later vectors are those of the output tokens themselves.
 
@@ -25,10 +28,18 @@ from typing import Any
 
 import numpy as np
 
-from forebay import AbortRequest, GenerateRequest, GenerationBatch, RequestError, SettingsError, __version__
+from forebay import (
+    AbortRequest,
+    EmbeddingBatch,
+    GenerateRequest,
+    GenerationBatch,
+    RequestError,
+    SettingsError,
+    __version__,
+)
 from forebay.settings import Settings
-from forebay_engine.arrays import Ints
-from forebay_engine.echo_families import HIDDEN_SIZE, EchoFamilies
+from forebay_engine.arrays import Floats, Ints
+from forebay_engine.echo_families import HIDDEN_SIZE, EchoFamilies, embedding
 from forebay_engine.echo_table import EchoTable
 from forebay_engine.meter import Meter
 from forebay_engine.refusals import unsupported_field
@@ -67,13 +78,14 @@ class EchoEngine:
         self.families = EchoFamilies(vocab)
         self._ended: list[tuple[str, int, dict[str, Any]]] = []
         """Rows that end without a token: rid, prompt tokens, finish reason."""
+        self._vectors: list[tuple[str, Floats, int]] = []
+        """Finished embeddings: rid, vector, prompt tokens."""
         self._due = 0.0
+        self.paused = False
 
     def add(self, request: GenerateRequest) -> None:
         """Take a request; it answers with the next step. Raises `RequestError` for one that cannot be served."""
         prompt = len(request.input_ids)
-        if request.embedding:
-            raise RequestError("this engine does not serve embeddings", 501)
         if field := unsupported_field(request):
             raise RequestError(f"{field} is not supported by this engine", param=field)
         if not prompt:
@@ -82,6 +94,9 @@ class EchoEngine:
             raise RequestError(
                 f"The input ({prompt} tokens) is longer than the context length ({self.context} tokens)."
             )
+        if request.embedding:
+            self._vectors.append((request.rid, embedding(np.array(request.input_ids, np.int64)), prompt))
+            return
         if self.patience() is None:
             self._due = self.clock() + self.step_seconds
         own = np.array(request.input_ids, np.int64) if self.text is None else None
@@ -98,19 +113,38 @@ class EchoEngine:
 
     def patience(self) -> float | None:
         """Seconds until the next step is due; None when there is nothing to do."""
-        if self._ended:
+        if self._ended or self._vectors:
             return 0.0
+        if self.paused:
+            return None
         return max(0.0, self._due - self.clock()) if len(self.table) else None
 
     def step(self) -> GenerationBatch | None:
         """The next tokens of all rows, when they are due."""
         if self._ended:
             return self._last_rows()
-        if not len(self.table) or self.clock() < self._due:
+        if self.paused or not len(self.table) or self.clock() < self._due:
             return None
         # The deadlines are absolute, so that a late step does not delay the later ones.
         self._due = max(self._due, self.clock() - self.step_seconds) + self.step_seconds
         return self._emit()
+
+    def embeddings(self) -> EmbeddingBatch | None:
+        """The vectors of the embedding requests since the last call."""
+        if not self._vectors:
+            return None
+        rids, vectors, prompts = (list(column) for column in zip(*self._vectors, strict=True))
+        self._vectors.clear()
+        return EmbeddingBatch(rids, vectors, prompts)
+
+    def pause(self, mode: str) -> None:
+        """Emit nothing until `resume`; there is nothing to give back, so the modes are the same."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on; the time of the pause does not count."""
+        self.paused = False
+        self._due = self.clock() + self.step_seconds
 
     def flush(self) -> tuple[bool, str]:
         """There is no cache; refused all the same while requests are pending, as in other engines."""
@@ -200,6 +234,7 @@ def open_echo(settings: Settings) -> tuple[EchoEngine, dict[str, Any]]:
         "model_type": "echo",
         "architectures": ["EchoEngine"],
         "is_generation": True,
+        "embedding_method": "mean of made-up hidden states",
     }
     return engine, facts
 

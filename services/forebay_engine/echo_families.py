@@ -13,7 +13,7 @@ import numpy as np
 
 from forebay import FlatFamily, GenerateRequest, GenerationBatch, HiddenFamily, RaggedFamily
 from forebay_engine.arrays import AnyArray, Floats, Ints
-from forebay_engine.echo_table import PRODUCED, PROMPT, EchoStep, EchoTable, places_within
+from forebay_engine.echo_table import END, PRODUCED, PROMPT, EchoStep, EchoTable, places_within
 
 HIDDEN_SIZE = 64
 
@@ -82,7 +82,7 @@ class EchoFamilies:
             picked = _pick(table, step, wishes.top)
             batch.output_top_logprobs = self._top(picked, wishes.top_widths[picked.owner])
         if len(wishes.given):
-            picked = _pick(table, step, wishes.given)
+            picked = _pick_given(table, step, wishes.given)
             batch.output_token_ids_logprobs = _given(picked, wishes.given_ids)
         first = wishes.chosen[table.columns[PRODUCED][wishes.chosen] == 0].tolist()
         if first:
@@ -156,6 +156,23 @@ def _pick(table: EchoTable, step: EchoStep, rows: Ints) -> _Picked:
     owner, place = np.repeat(np.arange(len(rows)), counts), places_within(counts)
     begins = np.cumsum(step.counts) - step.counts
     return _Picked(rows.tolist(), owner, step.ids[begins[rows][owner] + place], base[owner] + place, counts.tolist())
+
+
+def _pick_given(table: EchoTable, step: EchoStep, rows: Ints) -> _Picked:
+    """The places at which given ids are scored: those of the new tokens, and of a row that gets no token at all the
+    one behind its prompt."""
+    if step.single:
+        return _pick(table, step, rows)
+    counts = np.maximum(step.counts[rows], table.columns[END][rows] == 0)
+    owner, place = np.repeat(np.arange(len(rows)), counts), places_within(counts)
+    base = table.columns[PROMPT][rows] + table.columns[PRODUCED][rows]
+    return _Picked(rows.tolist(), owner, np.zeros(0, np.int64), base[owner] + place, counts.tolist())
+
+
+def embedding(ids: AnyArray) -> Floats:
+    """The made-up embedding of a prompt: the mean of the hidden states of its tokens (HIDDEN_SIZE)."""
+    out: Floats = hidden(ids, np.arange(len(ids))).mean(axis=0, dtype=np.float32)
+    return out
 
 
 def _given(picked: _Picked, ids: list[list[int]]) -> RaggedFamily:

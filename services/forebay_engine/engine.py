@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from forebay import AbortRequest, GenerateRequest, GenerationBatch, SettingsError
+from forebay import AbortRequest, EmbeddingBatch, GenerateRequest, GenerationBatch, SettingsError
 from forebay.settings import Settings
 from forebay_engine.cache import Progress, default_cache_dir
 
@@ -22,6 +22,15 @@ class Engine(Protocol):
 
     def step(self) -> GenerationBatch | None:
         """Compute one step; the rows of the requests that have something to say, None when there are none."""
+
+    def embeddings(self) -> EmbeddingBatch | None:
+        """The vectors that the steps since the last call have finished; None when there are none."""
+
+    def pause(self, mode: str) -> None:
+        """Compute nothing until `resume`. `retract`: give back what running requests hold; `in_place`: keep it."""
+
+    def resume(self) -> None:
+        """Go on."""
 
     def patience(self) -> float | None:
         """Seconds until the next step is due: 0 for at once, None when there is nothing to do."""

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from forebay import AbortRequest, ControlRequest, Front, GenerateRequest, LinkError, RequestError
+from forebay_engine.answers import answer
 from forebay_engine.engine import Engine
+from forebay_engine.link_meter import LinkMeter
 
 IDLE_MS = 100
 """Longest sleep of an idle engine: how late it may notice that it shall stop."""
@@ -18,16 +20,20 @@ log = logging.getLogger(__name__)
 
 def run(front: Front, engine: Engine, stopping: Callable[[], bool]) -> None:
     """Serve requests until `stopping()` says so or the front is closed."""
+    link = LinkMeter(front)
     while not stopping():
-        _wait(front, engine)
-        for entry in front.drain():
-            _take(front, engine, entry)
+        _wait(link, engine)
+        for entry in link.drain():
+            _take(link, engine, entry)
         batch = engine.step()
-        if batch is not None and not front.push_generation(batch):
+        if batch is not None and not link.push_generation(batch):
+            return
+        vectors = engine.embeddings()
+        if vectors is not None and not link.push_embeddings(vectors):
             return
 
 
-def _wait(front: Front, engine: Engine) -> None:
+def _wait(front: LinkMeter, engine: Engine) -> None:
     """Sleep until something comes in or the next step is due."""
     patience = engine.patience()
     if patience is None:
@@ -40,32 +46,25 @@ def _wait(front: Front, engine: Engine) -> None:
             time.sleep(patience)  # less than the millisecond that `wait_ingress` counts in
 
 
-def _take(front: Front, engine: Engine, entry: Any) -> None:
+def _take(front: LinkMeter, engine: Engine, entry: Any) -> None:
     try:
         if isinstance(entry, GenerateRequest):
             engine.add(entry)
         elif isinstance(entry, AbortRequest):
             engine.abort(entry)
         elif isinstance(entry, ControlRequest):
-            front.push_control_output(entry, answer(engine, entry))
+            output = answer(engine, entry)
+            if entry.type == "GetInternalState":
+                output = {**output, "link_cpu_s": front.cpu_s}
+            front.push_control_output(entry, output)
     except RequestError as error:
         _refuse(front, entry.rid, error)
     except LinkError as error:
         log.warning("an answer could not be sent: %s", error)
 
 
-def _refuse(front: Front, rid: str, error: RequestError) -> None:
+def _refuse(front: LinkMeter, rid: str, error: RequestError) -> None:
     try:
         front.push_error(rid, error.message, error.status, error.param)
     except LinkError as gone:
         log.warning("the refusal of %s could not be sent: %s", rid, gone)
-
-
-def answer(engine: Engine, request: ControlRequest) -> dict[str, Any]:
-    """The answer to a control request, as a map of field names."""
-    if request.type == "FlushCache":
-        success, message = engine.flush()
-        return {"success": success, "message": message}
-    if request.type == "GetInternalState":
-        return engine.state()
-    return {"success": False, "message": f"this engine does not support {request.type}"}

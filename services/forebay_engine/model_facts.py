@@ -41,6 +41,7 @@ def model_facts(folder: ModelFolder, settings: Settings) -> dict[str, Any]:
         "model_type": config.get("model_type"),
         "architectures": config.get("architectures"),
         "is_generation": True,
+        "embedding_method": "mean-pooled last hidden state",
     }
 
 

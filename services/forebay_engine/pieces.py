@@ -40,7 +40,7 @@ def step_input(pieces: list[Piece]) -> tuple[StepInput, list[tuple[int, int]]]:
         tokens.append(task.tokens[start:end])
         positions.append(np.arange(start, end, dtype=np.int64))
         logit_rows += [shift + position for position in task.scored_positions(start, end)]
-        if end == len(task.tokens) and task.limit:
+        if end == len(task.tokens) and (task.limit or task.scores_next):
             logit_rows.append(shift + end - 1)
         hidden_rows += [shift + position for position in task.hidden_positions(start, end)]
         blocks += task.blocks

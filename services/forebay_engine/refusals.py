@@ -29,8 +29,6 @@ def refuse(request: GenerateRequest, *, vocab: int, context: int, capacity: int,
     `context` and `capacity` are the tokens of the model's context and of the cache; `engine_stops`: stop strings
     are looked for in the engine.
     """
-    if request.embedding:
-        raise RequestError("this engine does not serve embeddings", 501)
     if field := unsupported_field(request):
         raise RequestError(f"{field} is not supported by this engine", param=field)
     if engine_stops and request.sampling.stop_regex:

@@ -78,7 +78,7 @@ class StepRows:
         if token is not None:
             self._ids.append(token)
         if score is not None:
-            self._add_score(row, score)
+            self._add_score(row, score, chosen=token is not None)
         if prompt_scores is not None:
             self._add_prompt_scores(row, prompt_scores)
         if hidden is not None:
@@ -103,9 +103,11 @@ class StepRows:
             output_hidden_states=HiddenFamily(self._hidden.values, self._hidden.rows) if self._hidden.rows else None,
         )
 
-    def _add_score(self, row: int, score: TokenScore) -> None:
-        self._chosen.add(row, [score.value], [score.token])
-        if score.top is not None:
+    def _add_score(self, row: int, score: TokenScore, *, chosen: bool) -> None:
+        """`chosen` False: only the ids that were given, for a place where no token was produced."""
+        if chosen:
+            self._chosen.add(row, [score.value], [score.token])
+        if chosen and score.top is not None:
             self._top.add(row, [score.top[0]], [score.top[1]])
         if score.given is not None:
             self._given.add(row, [score.given[0]], [score.given[1]])

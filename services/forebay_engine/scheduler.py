@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from forebay import AbortRequest, GenerateRequest, GenerationBatch
+from forebay import AbortRequest, EmbeddingBatch, GenerateRequest, GenerationBatch
 from forebay_engine.arrays import Floats
 from forebay_engine.backend import BLOCK_TOKENS, Backend, StepOutput
 from forebay_engine.kv_pool import BlockPool
@@ -57,10 +57,24 @@ class Scheduler:
         self._by_rid: dict[str, Task] = {}
         self._ended: list[tuple[Task, dict[str, Any]]] = []
         """Aborted tasks whose last row goes out with the next step."""
+        self._vectors: list[tuple[str, Floats, int]] = []
+        """Finished embeddings: rid, vector, prompt tokens."""
+        self.paused = False
 
     def patience(self) -> float | None:
         """0 when a step is due, None when there is nothing to do."""
-        return 0.0 if self._waiting or self._running or self._ended else None
+        due = self._ended or (not self.paused and (self._waiting or self._running))
+        return 0.0 if due else None
+
+    def pause(self, mode: str) -> None:
+        """Compute nothing until `resume`; `retract` gives the cache back, so that everything is computed anew."""
+        self.paused = True
+        while mode == "retract" and self._running:
+            self._retract(self._running[-1])
+
+    def resume(self) -> None:
+        """Go on."""
+        self.paused = False
 
     def add(self, request: GenerateRequest) -> None:
         """Take a request. Raises `RequestError` for one that cannot be served."""
@@ -105,11 +119,21 @@ class Scheduler:
         for task, reason in self._ended:
             rows.add(task.rid, task.prompt, None, reason)
         self._ended.clear()
+        if self.paused:
+            return rows.batch()
         self._admit()
         pieces = self._with_blocks(self._plan())
         if pieces:
             self._compute(pieces, rows)
         return rows.batch()
+
+    def embeddings(self) -> EmbeddingBatch | None:
+        """The vectors that the steps since the last call have finished: the mean of the prompt's last hidden states."""
+        if not self._vectors:
+            return None
+        rids, vectors, prompts = (list(column) for column in zip(*self._vectors, strict=True))
+        self._vectors.clear()
+        return EmbeddingBatch(rids, vectors, prompts)
 
     def flush(self) -> tuple[bool, str]:
         """Empty the cache: refused while requests are pending. (Success, a sentence about it.)"""
@@ -213,12 +237,18 @@ class Scheduler:
             assert task.scores is not None
             task.scores.scores.append(score(row, task.tokens[position + 1], task.request))
         if len(result.hidden):
-            task.hidden.append(result.hidden.copy())
+            task.keep_hidden(result.hidden)
             task.hidden_from = piece.end
         if not piece.last:
             return
+        if task.request.embedding:
+            assert task.pooled is not None
+            self._vectors.append((task.rid, task.pooled / np.float32(task.prompt), task.prompt))
+            self._leave(task)
+            return
         if task.limit == 0:
-            self._end(task, {"type": "length", "length": 0}, rows)
+            found = score(result.logits[-1], 0, task.request) if task.scores_next else None
+            self._end(task, {"type": "length", "length": 0}, rows, found)
             return
         self._extend(task, result.logits[-1], rows)
 
@@ -236,10 +266,10 @@ class Scheduler:
             self._leave(task)
         _report(task, rows, token, reason, found)
 
-    def _end(self, task: Task, reason: dict[str, Any], rows: StepRows) -> None:
-        """End a task without a new token."""
+    def _end(self, task: Task, reason: dict[str, Any], rows: StepRows, following: TokenScore | None = None) -> None:
+        """End a task without a new token; `following`: what the given ids would have had there."""
         self._leave(task)
-        _report(task, rows, None, reason, None)
+        _report(task, rows, None, reason, following)
 
 
 def _report(

@@ -38,6 +38,8 @@ class Task:
     """First position whose hidden state has not been collected yet."""
     hidden: list[Floats] = field(default_factory=list)
     """Hidden rows (positions, hidden size) of this request that wait for the next output."""
+    pooled: Floats | None = None
+    """Of an embedding request: the sum of the prompt's hidden rows so far (hidden size)."""
 
     @property
     def rid(self) -> str:
@@ -67,9 +69,22 @@ class Task:
 
     def hidden_positions(self, start: int, end: int) -> range:
         """Of the positions `start` to `end`, those whose hidden state is still to be collected."""
-        if not self.request.return_hidden_states:
+        if not (self.request.return_hidden_states or self.request.embedding):
             return range(0)
         return range(max(start, self.hidden_from), max(start, end, self.hidden_from))
+
+    def keep_hidden(self, rows: Floats) -> None:
+        """Collect hidden rows (positions, hidden size): to be reported, or for the mean of an embedding."""
+        if not self.request.embedding:
+            self.hidden.append(rows.copy())
+            return
+        total = rows.sum(axis=0, dtype=rows.dtype)
+        self.pooled = total if self.pooled is None else self.pooled + total
+
+    @property
+    def scores_next(self) -> bool:
+        """Whether the ids that were given are to be scored behind the prompt, although no token follows."""
+        return self.limit == 0 and self.request.return_logprob and bool(self.request.token_ids_logprob)
 
     def end_of(self, token: int) -> dict[str, Any] | None:
         """The finish reason after `token` was appended, or None. Length is judged before stops."""

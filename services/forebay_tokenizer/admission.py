@@ -47,7 +47,9 @@ def prompt_size(item: WorkItem) -> int:
     """What a work item costs to encode, roughly, in characters: decides about its lane. Ids cost next to nothing."""
     size = sum(map(len, item.head.sampling.stop))
     if item.chat is not None:
-        return size + len(item.chat.messages) + len(item.chat.tools or b"")
+        return size + sum(
+            len(part or b"") for part in (item.chat.messages, item.chat.tools, item.chat.chat_template_kwargs)
+        )
     return size + len(item.text or "")
 
 

@@ -21,15 +21,44 @@ _NORMAL_FORMS = {"NFC", "NFD", "NFKC", "NFKD"}
 _TEXT_BYTES = [byte for byte in range(256) if byte not in (0xC0, 0xC1) and byte < 0xF5]
 
 
+_NOT_WORDS = bytes(byte for byte in range(256) if not (byte < 0x80 and chr(byte).isalnum()))
+_ASCII = bytes(range(0x80))
+SLICE = 1 << 20
+"""Bytes looked at in one go (2 ms); a text of 64 MB is refused after the first few."""
+
+
 class Bound(NamedTuple):
-    """One token stands for `per_token` UTF-8 bytes of text at most, not counting the bytes in `dropped`."""
+    """One token stands for `per_token` UTF-8 bytes of normalized text at most, not counting the bytes in `dropped`."""
 
     per_token: int
     dropped: bytes = b""
+    shrink: int = 1
+    """To which part at most the normalizer can shrink a text that is not ASCII; ASCII it leaves as long as it is."""
+    words: int | None = None
+    """ASCII letters and digits that one token has at most; None: the normalizer may take them away. The longest
+    tokens are runs of blanks (qwen3: 256), so this is what bounds an ordinary text."""
 
-    def least_tokens(self, text: bytes) -> int:
-        """How many tokens a text has at the least."""
-        return -(-len(text.translate(None, self.dropped)) // self.per_token)
+    def least_tokens(self, text: bytes, enough: int | None = None) -> int:
+        """How many tokens a text has at the least. Stops counting once it is `enough`."""
+        length = letters = wide = least = 0
+        view = memoryview(text)
+        for at in range(0, len(text), SLICE):
+            part = bytes(view[at : at + SLICE])
+            length += len(part.translate(None, self.dropped)) if self.dropped else len(part)
+            letters += len(part.translate(None, _NOT_WORDS)) if self.words else 0
+            wide += 0 if part.isascii() else len(part.translate(None, _ASCII))
+            least = self._least(length, letters, wide)
+            if enough is not None and least >= enough:
+                break
+        return least
+
+    def _least(self, length: int, letters: int, wide: int) -> int:
+        least = -(-length // (self.per_token * (self.shrink if wide else 1)))
+        if self.words:
+            # A letter goes only into one character with a mark that follows it, which has two bytes or more.
+            gone = wide // 2 if self.shrink > 1 else 0
+            least = max(least, -(-(letters - gone) // self.words))
+        return least
 
 
 def text_bound(tokenizer: tokenizers.Tokenizer, vocab: dict[str, int]) -> Bound | None:
@@ -39,12 +68,21 @@ def text_bound(tokenizer: tokenizers.Tokenizer, vocab: dict[str, int]) -> Bound 
     """
     if any(token.lstrip or token.rstrip for token in tokenizer.get_added_tokens_decoder().values()):
         return None  # such a token takes all the blanks beside it
-    shrink = _shrink(_parts(tokenizer.normalizer, "normalizers"))
+    normal = _parts(tokenizer.normalizer, "normalizers")
+    shrink = _shrink(normal)
     steps = _parts(tokenizer.pre_tokenizer, "pretokenizers")
     missing = _missing_bytes(tokenizer, steps, vocab)
     if shrink is None or missing is None or not all(_keeps(step) for step in steps):
         return None
-    return Bound(shrink * max((len(token.encode()) for token in vocab), default=1), missing)
+    tokens = [token.encode() for token in vocab] or [b"x"]
+    words = max(len(token.translate(None, _NOT_WORDS)) for token in tokens)
+    return Bound(max(map(len, tokens)), missing, shrink, words if _keeps_words(normal) else None)
+
+
+def _keeps_words(steps: list[dict[str, Any]]) -> bool:
+    """Whether the normalizer leaves ASCII letters and digits alone (a normal form may put marks on them)."""
+    replaced = [step["pattern"]["String"] for step in steps if step.get("type") == "Replace"]
+    return not any(char.isascii() and char.isalnum() for old in replaced for char in old)
 
 
 def _parts(part: Any, inner: str) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ import tokenizers
 from forebay.errors import RequestError
 from forebay.wire.messages import Ids
 from forebay_tokenizer.encode import Encoder
+from forebay_tokenizer.selfcheck import sample_texts
 
 CACHE_BYTES = 32 << 20
 ENTRY_BYTES = 250
@@ -63,6 +64,12 @@ class PieceCache:
             self.bytes += cost
             while self.bytes > self.max_bytes:
                 self.bytes -= _cost(*self._entries.popitem(last=False))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._entries.clear()
+            self.bytes = 0
 
 
 def _cost(piece: str, ids: Ids) -> int:
@@ -163,31 +170,3 @@ class Segments:
                 log.info("segment cache off: pieces of a text encode differently from the whole, as in %.80r", sample)
                 return False
         return True
-
-
-_TEXTS = (
-    "You are a helpful assistant.",
-    "user\nWhat is 12 * 345?\n\nAnswer briefly, please.",
-    " leading and trailing blanks  ",
-    "\n\n\tdef f(x: int) -> str:\n        return f'{x!r}'\n",
-    "Grüße aus Köln, naïve façade, Ελληνικά, Русский, עברית, العربية, हिन्दी",
-    "漢字とかな、한국어 텍스트。",
-    "emoji \U0001f469\u200d\U0001f680 and a flag \U0001f1e9\U0001f1ea, e\u0301 and \u00e9, \u2581 and \u00a0",
-    "x",
-    " ",
-    "\n",
-    "https://example.org/a?b=c&d=%20 1234567 0x7f don't I'LL",
-    "<|not a token|> <s] [INST] </ s>",
-)
-
-
-def sample_texts(cuts: Sequence[str]) -> list[str]:
-    """Texts and chats that put every cut token between pieces of every sort, blanks at the borders included."""
-    out = list(_TEXTS)
-    for at, cut in enumerate(cuts):
-        before, after = _TEXTS[at % len(_TEXTS)], _TEXTS[(at * 5 + 3) % len(_TEXTS)]
-        out += [f"{cut}{before}{cut}{after}", f"{before} {cut} {after}", f"{before}\n{cut}\n{after}{cut}{cut}"]
-    for at, text in enumerate(_TEXTS):
-        cut, other = cuts[at % len(cuts)], cuts[(at + 1) % len(cuts)]
-        out.append("".join(f"{cut}{word}{other}\n" for word in _TEXTS[at:]) + cut + text)
-    return out

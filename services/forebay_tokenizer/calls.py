@@ -1,4 +1,4 @@
-"""The two control calls that the tokenizer itself answers: Tokenize and Detokenize, in the shape of their routes."""
+"""The control calls that the tokenizer answers: Tokenize, Detokenize (in the shape of their routes), FlushCache."""
 
 from __future__ import annotations
 
@@ -47,6 +47,9 @@ class Calls:
             return self._tokenize(fields)
         if request.type == "Detokenize":
             return self._detokenize(fields)
+        if request.type == "FlushCache":
+            self._admitter.segments.cache.clear()
+            return {"success": True, "message": "Segment cache flushed."}
         raise RequestError(f"the tokenizer has no control call '{request.type[:80]}'", 501)
 
     def _tokenize(self, fields: dict[str, Any]) -> dict[str, Any]:

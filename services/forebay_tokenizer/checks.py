@@ -45,7 +45,9 @@ def text_can_fit(text: bytes, limits: Limits, param: str) -> None:
     """Refuse a text (in UTF-8) that no encoding can bring below the context length."""
     if limits.context_length is None or limits.bound is None or limits.allow_auto_truncate:
         return
-    least = limits.bound.least_tokens(text) + limits.reserved
+    if len(text) + limits.reserved < limits.context_length:  # no token has less than a byte
+        return
+    least = limits.bound.least_tokens(text, limits.context_length - limits.reserved) + limits.reserved
     if least >= limits.context_length:
         raise RequestError(
             f"The input (at least {least} tokens) is longer than the model's context length "

@@ -60,6 +60,11 @@ class Lanes(Generic[J]):
         """How many jobs wait for a thread."""
         return len(self._small.waiting) + len(self._big.waiting)
 
+    @property
+    def calm(self) -> bool:
+        """Whether no small job waits, is at work or waits for one before it: the next one would overtake nobody."""
+        return not self._small.unreleased
+
     def add(self, job: J, size: int) -> bool:
         """Let a job wait its turn; False when `limit` jobs wait already."""
         if len(self) >= self._limit:

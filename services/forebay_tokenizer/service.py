@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 
 from forebay.errors import PeerError, SettingsError
 from forebay.facts import LaunchFacts
+from forebay.metric_table import WORK
 from forebay.role import Role
 from forebay.topology import Peer, shard_of
 from forebay.wire import control, ingress
@@ -26,6 +27,9 @@ class TokenizerService:
         self._tokenizer: Tokenizer | None = None
         self._facts: LaunchFacts | None = None
         self._early: deque[tuple[Kind, bytes]] = deque(maxlen=role.settings.max_tokenizer_queue)
+        self._tokenize_seconds = role.counters.histogram("tokenize_seconds", WORK)
+        self._wait_seconds = role.counters.histogram("ingress_wait_seconds", WORK)
+        role.tally.show(self._waiting, "tokenizer")
         if role.settings.tokenizer_path is not None:
             self._load(role.settings.tokenizer_path, None)
 
@@ -73,6 +77,15 @@ class TokenizerService:
         while self._early:
             self._work(tokenizer, *self._early.popleft())
 
+    def _waiting(self) -> int:
+        return len(self._early) if self._tokenizer is None else self._tokenizer.waiting()
+
+    def _measure(self, tokenizer: Tokenizer) -> None:
+        for waited, took in tokenizer.timings:
+            self._wait_seconds.observe(waited)
+            self._tokenize_seconds.observe(took)
+        tokenizer.timings.clear()
+
     def peer_changed(self, peer: Peer, up: bool) -> None:
         """Nothing is kept for a peer: what a dead one had is sent again by the api process, or fails there."""
 
@@ -101,6 +114,7 @@ class TokenizerService:
             # Before the engine hears of the request: its first output must find the prompt at the api.
             if items:
                 self._role.links.send(Peer("api", api), control.encode_admitted(items))
+        self._measure(self._tokenizer)
         self._admit(opens, heads, ids, faults)
         for api, found in faults.items():
             self._role.links.send(Peer("api", api), control.encode_faults(found))

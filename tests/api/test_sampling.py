@@ -107,6 +107,9 @@ def test_the_borders_of_a_range_are_inside(key: str, values: list[float]) -> Non
         ({"stop": ["a"] * 33}, "at most 32 stop strings are allowed, got 33"),
         ({"stop": ["a", ""]}, "stop cannot contain an empty string."),
         ({"stop": ""}, "stop cannot contain an empty string."),
+        ({"stop": ["a", "b" * 1025]}, "stop strings may have at most 1024 characters, got one of 1025."),
+        ({"stop_regex": ["a{900}", "b{900}", "c{900}"]}, "the stop_regex patterns have over 2000 states together"),
+        ({"stop_regex": "(?=a)b"}, "stop_regex '(?=a)b' uses look-around, which is not supported"),
         ({"stop_token_ids": [-1]}, "stop_token_ids must be in [0, 99], got -1."),
         ({"stop_token_ids": [100]}, "stop_token_ids must be in [0, 99], got 100."),
         ({"stop_regex": ["a"] * 33}, "at most 32 stop_regex patterns are allowed, got 33"),
@@ -156,7 +159,7 @@ def test_one_stop_string_becomes_a_list() -> None:
 
 
 def test_as_many_stop_strings_as_allowed_pass() -> None:
-    assert len(params(stop=["a"] * 32).stop) == 32
+    assert len(params(stop=["a" * 1024] * 32).stop) == 32
 
 
 def test_stop_token_ids_are_sorted_and_unique() -> None:

@@ -246,7 +246,6 @@ def test_state_counts_rows_and_tokens() -> None:
         ([], {}, "cannot be empty"),
         ([1] * 1001, {}, "longer than the context"),
         ([1], {"sampling": {"json_schema": "{}"}}, "json_schema"),
-        ([1], {"embedding": True}, "embeddings"),
     ],
 )
 def test_requests_that_cannot_be_served_are_refused(ids: list[int], fields: dict[str, Any], reason: str) -> None:

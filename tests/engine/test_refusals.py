@@ -42,12 +42,6 @@ def test_hints_that_change_no_answer_are_let_through() -> None:
     check(extra={"routing_key": "a", "cache_salt": "b", "session_id": None, "require_reasoning": False})
 
 
-def test_embeddings_are_501() -> None:
-    with pytest.raises(RequestError, match="embeddings") as caught:
-        check(embedding=True)
-    assert caught.value.status == 501
-
-
 @pytest.mark.parametrize("ids", [[-1], [10], [1, 1 << 62]])
 def test_prompt_ids_outside_the_vocabulary_are_refused(ids: list[int]) -> None:
     with pytest.raises(RequestError, match=r"input_ids must be in \[0, 9\]"):

@@ -156,7 +156,7 @@ def test_logprobs_can_be_computed_again(client: httpx.Client) -> None:
     values = [triple[0] for triple in meta["output_token_logprobs"]]
     assert values == pytest.approx([-((t * 31 + 3 + p) % 1000) / 1000 for p, t in enumerate(ids)])
     assert [triple[1] for triple in meta["output_token_logprobs"]] == ids
-    assert [triple[0] for triple in meta["input_token_logprobs"]][0] is None
+    assert meta["input_token_logprobs"][0][0] is None
     assert [triple[1] for triple in meta["input_token_logprobs"]] == [5, 6, 7]
     assert [len(row) for row in meta["output_top_logprobs"]] == [2, 2, 2, 2]
     assert meta["input_top_logprobs"][0] is None

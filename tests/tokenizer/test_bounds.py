@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from forebay_tokenizer.bounds import UNICODE_FACTOR, Bound, byte_alphabet, text_bound
+from forebay_tokenizer.bounds import SLICE, UNICODE_FACTOR, Bound, byte_alphabet, text_bound
 from tests.tokenizer.samples import CHARACTERS, byte_level, plain, sentence_piece
 
 
@@ -40,12 +40,40 @@ def test_no_text_has_fewer_tokens_than_the_bound_says(tokenizer: Tokenizer, text
 
 def test_the_bound_is_the_longest_token_times_what_the_normal_form_may_shrink() -> None:
     longest = len("<|endoftext|>")
-    assert bound(BYTE_LEVEL) == Bound(UNICODE_FACTOR * longest)
+    assert bound(BYTE_LEVEL) == Bound(longest, shrink=UNICODE_FACTOR, words=longest - len("<||>"))
 
 
 def test_bytes_that_a_vocabulary_lacks_do_not_count() -> None:
-    assert bound(GAPS) == Bound(len("<unk>"), b"\x00\t\xf1")
+    assert bound(GAPS) == Bound(len("<unk>"), b"\x00\t\xf1", words=3)
     assert Bound(5, b"\x00").least_tokens(b"\x00" * 99 + b"123456") == 2
+
+
+def test_a_text_beyond_ascii_may_have_been_shrunk_by_its_normal_form() -> None:
+    limit = Bound(5, shrink=4)
+    assert limit.least_tokens(b"x" * 100) == 20
+    assert limit.least_tokens(b"x" * 98 + "é".encode()) == 5
+
+
+def test_letters_and_digits_are_counted_apart_from_runs_of_blanks() -> None:
+    assert Bound(100, words=4).least_tokens(b"ab 1" * 100) == 75
+
+
+def test_a_letter_may_vanish_into_a_mark_behind_it() -> None:
+    text = "e\u0301" * 100
+    assert Bound(100, shrink=4, words=1).least_tokens(text.encode()) == 1
+    assert Bound(100, shrink=1, words=1).least_tokens(text.encode()) == 100
+
+
+def test_letters_that_the_normalizer_replaces_are_not_counted() -> None:
+    tokenizer = byte_level()
+    tokenizer.normalizer = normalizers.Replace("a", "??")
+    limit = bound(tokenizer)
+    assert limit is not None
+    assert limit.words is None
+
+
+def test_counting_ends_when_there_are_enough() -> None:
+    assert Bound(1).least_tokens(b" " * (3 * SLICE), enough=1000) == SLICE
 
 
 def test_no_character_shrinks_by_more_than_the_factor() -> None:

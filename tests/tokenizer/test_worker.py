@@ -12,11 +12,11 @@ import pytest
 
 from forebay.facts import LaunchFacts
 from forebay.settings import Settings
-from forebay.wire.messages import ControlRequest, Ids
+from forebay.wire.messages import ControlRequest, Ids, WorkItem
 from forebay_tokenizer.admission import Admission, Admitter
 from forebay_tokenizer.lanes import SMALL
-from forebay_tokenizer.worker import Answer, Refusal, Result, Tokenizer, limits_of
-from tests.tokenizer.samples import LOG, admitter, plain, work
+from forebay_tokenizer.worker import INLINE, Answer, Refusal, Result, Tokenizer, limits_of
+from tests.tokenizer.samples import LOG, admitter, chat, plain, user, work
 
 NONE: Ids = array("q")
 
@@ -36,7 +36,7 @@ class Bench:
 
     def fetch(self, count: int) -> list[Result]:
         """Wait for this many results."""
-        out: list[Result] = []
+        out: list[Result] = self.tokenizer.results()
         deadline = time.monotonic() + 10
         while len(out) < count:
             assert self.woken.wait(deadline - time.monotonic()), f"{len(out)} of {count} results"
@@ -93,6 +93,66 @@ def test_a_call_is_answered_or_refused(make: Callable[..., Bench]) -> None:
     (result,) = bench.fetch(1)
     assert isinstance(result, Refusal)
     assert (result.api, result.faults[0].rid, result.faults[0].status) == (3, "c2", 400)
+
+
+def test_a_tiny_request_in_a_quiet_moment_is_done_at_once(make: Callable[..., Bench]) -> None:
+    bench = make(start=False)
+    assert bench.tokenizer.results() == []
+    bench.tokenizer.submit(work(text="hello", rids=["a"]), NONE)
+    assert rids(bench.tokenizer.results()) == ["a"]
+    assert bench.wakes == 0
+    assert bench.tokenizer._by_rid == {}
+
+
+def test_the_second_request_of_a_burst_goes_to_the_threads(make: Callable[..., Bench]) -> None:
+    bench = make(start=False)
+    bench.tokenizer.results()
+    for name in ("a", "b"):
+        bench.tokenizer.submit(work(text="hello", rids=[name]), NONE)
+    assert rids(bench.tokenizer.results()) == ["a"]
+    assert bench.tokenizer.waiting() == 1
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        work(text="x" * INLINE),
+        work(text="x", rids=["a", "b"]),
+        work(chat=chat(user(), chat_template="{{ 1 }}")),
+        work(chat=chat(user(), chat_template_kwargs={"chat_template": "{{ 1 }}"})),
+    ],
+    ids=["not tiny", "several samples", "own template", "own template among the variables"],
+)
+def test_what_may_take_longer_is_never_done_by_the_thread_of_the_sockets(
+    make: Callable[..., Bench], item: WorkItem
+) -> None:
+    bench = make(start=False)
+    bench.tokenizer.results()
+    bench.tokenizer.submit(item, NONE)
+    assert bench.tokenizer.results() == []
+    assert bench.tokenizer.waiting() == 1
+
+
+def test_a_tiny_request_does_not_pass_one_that_is_at_work(make: Callable[..., Bench]) -> None:
+    bench = make(start=False)
+    bench.tokenizer.submit(work(text="hello", rids=["a"]), NONE)
+    bench.tokenizer.results()
+    bench.tokenizer.submit(work(text="hello", rids=["b"]), NONE)
+    assert bench.tokenizer.results() == []
+    bench.tokenizer.start()
+    assert rids(bench.fetch(2)) == ["a", "b"]
+
+
+def test_a_fault_of_ours_in_a_tiny_request_ends_that_request_only(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make(start=False)
+    bench.tokenizer.results()
+    monkeypatch.setattr(bench.admitter, "admit_many", lambda work: 1 / 0)
+    bench.tokenizer.submit(work(text="hello", rids=["a"]), NONE)
+    (result,) = bench.tokenizer.results()
+    assert isinstance(result, Refusal)
+    assert result.faults[0].status == 500
 
 
 def test_results_keep_the_order_of_submission(make: Callable[..., Bench]) -> None:

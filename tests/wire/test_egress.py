@@ -135,11 +135,60 @@ def test_one_array_with_lengths_is_cut_by_them() -> None:
         rows(output_hidden_states=HiddenFamily(np.ones((2, 4), "f4"))),
         rows(output_hidden_states=HiddenFamily(np.ones((4, 3), "f4").T[:3])),
         rows(finish_reasons=[{"type": object()}, None, None]),
+        rows(finish_reasons=["stop", None, None]),
+        rows(finish_reasons=[{}, None, None]),
+        rows(finish_reasons=[{"matched": 1}, None, None]),
+        rows(finish_reasons=[{"type": "stop", 5: 1}, None, None]),
+        rows(finish_reasons=5),
+        rows(prompt_tokens=np.array([1, 2, 3])),
+        rows(trailing={"weight_versions": ["a"]}),
+        rows(trailing={"weight_versions": None}),
+        rows(output_token_logprobs=5),
+        rows(output_token_logprobs=FlatFamily([np.ones(1), [], []], [[1], [], []])),
+        rows(output_token_logprobs=FlatFamily([[1.0]], [[1]], rows=[-1])),
+        rows(output_token_logprobs=FlatFamily(np.float32(1), np.int32(1))),
+        rows(output_top_logprobs=RaggedFamily(np.ones((3, 2), "f4"), np.ones((3, 2), "i4"), lens=[1, 1])),
+        rows(output_hidden_states=HiddenFamily(np.ones((3, 0), "f4"))),
+        rows(output_hidden_states=HiddenFamily([[[1.0]], np.ones((1, 1), "f4"), [[1.0]]])),
+        rows(output_hidden_states=HiddenFamily([np.ones((1, 1), "f4"), [[1.0]], [[1.0]]])),
+        GenerationBatch(["a"], [1]),
+        GenerationBatch(["a"], [[1.5]]),
+        GenerationBatch(["a"], [[1 << 70]]),
+        GenerationBatch(["a"], "a"),
+        GenerationBatch(["a", "b"], np.array([1, 2]), tok_lens=[3, -1]),
+        GenerationBatch(["a"], np.array([1]).astype(">i8")),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_before_they_are_sent(batch: GenerationBatch) -> None:
     with pytest.raises(WireError):
         EgressEncoder(1).encode(batch)
+
+
+def test_step_that_was_refused_is_not_counted() -> None:
+    encoder, decoder = EgressEncoder(1), EgressDecoder()
+    decoder.decode(encoder.encode(rows()))
+    with pytest.raises(WireError):
+        encoder.encode(rows(prompt_tokens=[1]))
+    assert decoder.decode(encoder.encode(rows())).same_rows
+
+
+def test_error_names_the_family() -> None:
+    with pytest.raises(WireError, match="output_hidden_states"):
+        EgressEncoder(1).encode(rows(output_hidden_states=HiddenFamily([[[1.0]]])))
+
+
+@pytest.mark.parametrize(
+    ("ids", "lens"), [([np.array([0]), np.array([1])], None), ([np.array([5, 6]), np.array([], np.int64)], [2, 0])]
+)
+def test_rows_may_be_numpy_arrays(ids: Any, lens: list[int] | None) -> None:
+    frame = once(GenerationBatch(["a", "b"], ids))
+    assert (frame.lens, ids_of(frame)) == (lens, np.concatenate(ids).tolist())
+
+
+def test_tuples_serve_as_columns() -> None:
+    columns: list[Any] = [("a",), (array("q", [1]),), ({"type": "stop"},), (3,)]
+    frame = once(GenerationBatch(*columns))
+    assert (frame.rids, frame.finish, frame.prompt_tokens) == (["a"], [{"type": "stop"}], [3])
 
 
 def test_flat_family_as_lists_and_as_arrays_say_the_same() -> None:
@@ -168,6 +217,52 @@ def test_ragged_family_as_arrays_has_widths_a_position() -> None:
 def test_ragged_family_as_one_matrix() -> None:
     batch = rows(output_top_logprobs=RaggedFamily(np.full((3, 2), -1.0, "f4"), np.full((3, 2), 7, "i4")))
     assert family(batch, "output_top_logprobs") == [(row, [Pairs([-1.0, -1.0], [7, 7])]) for row in range(3)]
+
+
+def test_ragged_family_of_width_0_has_positions_without_data() -> None:
+    batch = rows(output_top_logprobs=RaggedFamily(np.ones((3, 0), "f4"), np.ones((3, 0), "i4")))
+    assert family(batch, "output_top_logprobs") == [(row, [None]) for row in range(3)]
+
+
+def test_half_floats_travel_as_they_are() -> None:
+    ragged = RaggedFamily(np.array([[-0.5, -1.5]], "f2"), np.array([[1, 2]], "i4"), rows=[1])
+    hidden = HiddenFamily(np.array([[0.25, 2.0]], "f2"), rows=[2])
+    batch = rows(output_top_logprobs=ragged, output_hidden_states=hidden)
+    assert family(batch, "output_top_logprobs") == [(1, [Pairs([-0.5, -1.5], [1, 2])])]
+    assert family(batch, "output_hidden_states") == [(2, [[0.25, 2.0]])]
+
+
+class Tensor:
+    """What forebay uses of a torch tensor."""
+
+    def __init__(self, values: Any, dtype: str = "torch.float32") -> None:
+        self._values, self.dtype = values, dtype
+
+    def detach(self) -> Tensor:
+        return self
+
+    def cpu(self) -> Tensor:
+        return self
+
+    def contiguous(self) -> Tensor:
+        return self
+
+    def float(self) -> Tensor:
+        return Tensor(self._values.astype("f4"))
+
+    def numpy(self) -> Any:
+        if self.dtype == "torch.bfloat16":
+            raise TypeError("Got unsupported ScalarType BFloat16")
+        return self._values
+
+
+@pytest.mark.parametrize("dtype", ["torch.float32", "torch.bfloat16"])
+def test_tensors_serve_as_arrays(dtype: str) -> None:
+    batch = GenerationBatch(
+        ["a"], Tensor(np.array([9])), output_hidden_states=HiddenFamily(Tensor(np.ones((1, 2), "f4"), dtype))
+    )
+    assert ids_of(once(batch)) == [9]
+    assert family(batch, "output_hidden_states") == [(0, [[1.0, 1.0]])]
 
 
 @pytest.mark.parametrize(
@@ -199,17 +294,9 @@ def test_one_row_with_data_among_empty_cells_travels_alone() -> None:
 
 def test_all_families_keep_their_places() -> None:
     flat, ragged = FlatFamily([[-1.0]], [[1]], rows=[0]), RaggedFamily([[[-1.0]]], [[[1]]], rows=[0])
-    names = dict.fromkeys(FAMILIES[:2], flat) | dict.fromkeys(FAMILIES[2:6], ragged)
+    names: dict[str, Any] = {**dict.fromkeys(FAMILIES[:2], flat), **dict.fromkeys(FAMILIES[2:6], ragged)}
     batch = rows(**names, output_hidden_states=HiddenFamily([[[1.0]]], rows=[0]))
     assert [found is not None for found in once(batch).families] == [True] * 7
-
-
-def test_a_family_of_the_wrong_shape_is_the_peers_fault() -> None:
-    frame = EgressEncoder(1).encode(rows(output_token_logprobs=FlatFamily([[-1.0]], [[1, 2]], rows=[0])))
-    found = EgressDecoder().decode(frame).families[0]
-    assert found is not None
-    with pytest.raises(PeerError):
-        list(found.items())
 
 
 def test_trailing_columns_pass_by_name() -> None:

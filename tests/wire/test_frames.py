@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from forebay.batch import FlatFamily, GenerationBatch, HiddenFamily, RaggedFamily
-from forebay.errors import PeerError
+from forebay.errors import PeerError, WireError
 from forebay.wire import control, ingress
 from forebay.wire.deltas import Deltas, decode_deltas, encode_deltas
 from forebay.wire.egress import EgressDecoder, EgressEncoder, EgressFrame
@@ -160,56 +161,36 @@ def test_garbage_is_no_frame(frame: bytes) -> None:
 
 
 def test_header_and_columns_come_back_without_a_copy() -> None:
-    frame = pack_frame(Kind.WORK, b"head", [b"ab", array("q", [1])])
+    frame = pack_frame(Kind.WORK, b"head", [b"ab", array("q", [1]).tobytes()])
     header, columns = open_frame(frame, Kind.WORK)
     assert (bytes(header), bytes(columns)) == (b"head", b"ab" + array("q", [1]).tobytes())
 
 
-# ---------------------------------------------------------------- admit
-def raw_admit(lengths: list[int], heads: list[Any], ids: array[int]) -> bytes:
-    return pack_frame(Kind.ADMIT, msgspec.msgpack.encode((lengths, heads)), [ids])
-
-
-def test_admit_gives_each_request_its_own_ids() -> None:
-    heads = [RequestHead(rid=name) for name in "abc"]
-    requests, faults = ingress.decode_admit(
-        ingress.encode_admit(heads, [array("q", [1]), array("q"), array("q", [2, 3])])
-    )
-    assert [(r.rid, r.input_ids.tolist()) for r in requests] == [("a", [1]), ("b", []), ("c", [2, 3])]
-    assert faults == []
-
-
-def test_a_bad_head_in_the_middle_does_not_shift_its_neighbours() -> None:
-    bad = ["bad", 0, 0, 0, None, SamplingParams(), False, True, -1, 0, [[0]]]
-    frame = raw_admit([1, 2, 1], [RequestHead(rid="a"), bad, RequestHead(rid="c")], array("q", [1, 7, 7, 3]))
-    requests, faults = ingress.decode_admit(frame)
-    assert [(r.rid, r.input_ids.tolist()) for r in requests] == [("a", [1]), ("c", [3])]
-    assert [(fault.rid, fault.status) for fault in faults] == [("bad", 400)]
-    assert faults[0].message.startswith("invalid request: ")
-    assert "token_ids_logprob[0]" in faults[0].message
-
-
-def test_a_head_without_a_readable_rid_is_a_fault_without_a_rid() -> None:
-    _, faults = ingress.decode_admit(raw_admit([0], [[5]], array("q")))
-    assert [fault.rid for fault in faults] == [""]
-
-
-@pytest.mark.parametrize("lengths", [[1], [1, 1, 1], [3, -1], [0, 0]])
-def test_lengths_that_do_not_fit_the_ids_refuse_the_frame(lengths: list[int]) -> None:
-    heads = [RequestHead(rid="a"), RequestHead(rid="b")]
-    with pytest.raises(PeerError):
-        ingress.decode_admit(raw_admit(lengths, heads, array("q", [1, 2])))
-
-
-def test_an_engine_may_bring_its_own_request_type() -> None:
-    frame = ingress.encode_admit([RequestHead(rid="a")], [array("q", [4, 5])])
-    requests, _ = ingress.decode_admit(frame, lambda head, ids: (len(head) > 0, ids.tolist()))
-    assert requests == [(True, [4, 5])]
-
-
+# ---------------------------------------------------------------- replies
 def test_foreign_values_in_a_reply_become_text() -> None:
     reply = control.decode_reply(control.encode_reply("r", {"path": Path("/x"), "big": 1 << 70, 5: {1}}))
     assert reply.payload == {"path": "/x", "big": str(1 << 70), "5": [1]}
+
+
+def test_numbers_in_a_reply_stay_numbers() -> None:
+    reply = control.decode_reply(control.encode_reply("r", {"a": np.float64(0.5), "b": True, "c": -(1 << 63)}))
+    assert reply.payload == {"a": 0.5, "b": True, "c": -(1 << 63)}
+
+
+def test_lone_surrogate_in_a_reply_becomes_a_question_mark() -> None:
+    assert control.decode_reply(control.encode_reply("r", {"\ud800": "a\udcff"})).payload == {"?": "a?"}
+
+
+def test_reply_that_contains_itself_is_refused() -> None:
+    payload: dict[str, Any] = {}
+    payload["again"] = payload
+    with pytest.raises(WireError, match="contains itself"):
+        control.encode_reply("r", payload)
+
+
+def test_text_that_utf_8_has_no_place_for_is_refused_by_name_of_the_frame() -> None:
+    with pytest.raises(WireError, match="ERROR"):
+        control.encode_faults([RequestFault("r", 400, "\ud800")])
 
 
 def test_a_struct_in_a_reply_becomes_a_map_of_its_fields() -> None:

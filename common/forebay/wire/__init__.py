@@ -13,10 +13,11 @@ A frame is one ZeroMQ message:
 | EGRESS   | engine -> detokenizer           | positional, see `egress`                 | ids, families      |
 | DELTAS   | detokenizer -> api              | positional, see `deltas`                 | ids                |
 | ERROR    | tokenizer, detokenizer, engine -> api | [RequestFault]                     |                    |
-| ABORT    | api, detokenizer -> engine; api, engine -> detokenizer | [AbortRequest]    |                    |
-| CONTROL  | api -> engine, tokenizer        | ControlRequest                           |                    |
-| REPLY    | engine, tokenizer -> api        | ControlReply                             |                    |
+| ABORT    | api, detokenizer -> engine; api -> detokenizer, tokenizer; engine -> api | [AbortRequest] |      |
+| CONTROL  | api -> every other role; engine -> api | ControlRequest                    |                    |
+| REPLY    | every other role -> api         | ControlReply                             |                    |
 | ADMITTED | tokenizer -> api                | [Admitted]                               |                    |
+| EMBEDDINGS | engine -> api                 | positional, see `embeddings`             | vectors, float32   |
 
 A frame with another version is refused with `PeerError` on the side that reads it. Nothing is ever pickled.
 """

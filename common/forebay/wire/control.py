@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from forebay.errors import PeerError
+from forebay.errors import PeerError, WireError
 from forebay.wire.frames import Buffer, Kind, open_frame, pack_frame
 from forebay.wire.messages import (
     AbortRequest,
@@ -27,6 +27,13 @@ T = TypeVar("T")
 
 _encode = msgspec.msgpack.Encoder(enc_hook=str).encode
 """Foreign values (enums, paths, tensors' dtypes ...) become their text."""
+
+
+def _pack(kind: Kind, value: Any) -> bytes:
+    try:
+        return pack_frame(kind, _encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise WireError(f"a {kind.name} frame cannot carry this: {error}") from error
 
 
 def _reader(kind: Kind, type_: type[T]) -> Callable[[Buffer], T]:
@@ -56,51 +63,74 @@ decode_admitted = _reader(Kind.ADMITTED, list[Admitted])
 
 def encode_hello(hello: Hello) -> bytes:
     """A greeting."""
-    return pack_frame(Kind.HELLO, _encode(hello))
+    return _pack(Kind.HELLO, hello)
 
 
 def encode_opens(items: Sequence[OpenItem]) -> bytes:
     """Requests that a detokenizer must know."""
-    return pack_frame(Kind.OPEN, _encode(items))
+    return _pack(Kind.OPEN, items)
 
 
 def encode_faults(items: Sequence[RequestFault]) -> bytes:
     """Requests that end with an error."""
-    return pack_frame(Kind.ERROR, _encode(items))
+    return _pack(Kind.ERROR, items)
 
 
 def encode_aborts(items: Sequence[AbortRequest]) -> bytes:
     """Requests that must stop."""
-    return pack_frame(Kind.ABORT, _encode(items))
+    return _pack(Kind.ABORT, items)
 
 
 def encode_control(request: ControlRequest) -> bytes:
     """A control call."""
-    return pack_frame(Kind.CONTROL, _encode(request))
+    return _pack(Kind.CONTROL, request)
 
 
 def encode_reply(rid: str, payload: Any) -> bytes:
-    """The answer to a control call: a struct or dataclass becomes a map of its field names."""
-    return pack_frame(Kind.REPLY, _encode((rid, to_builtin(payload))))
+    """The answer to a control call: a struct or dataclass becomes a map of its field names.
+
+    Raises `WireError` for a payload that contains itself.
+    """
+    return _pack(Kind.REPLY, (rid, to_builtin(payload)))
 
 
 def encode_admitted(items: Sequence[Admitted]) -> bytes:
     """Prompt ids for the api."""
-    return pack_frame(Kind.ADMITTED, _encode(items))
+    return _pack(Kind.ADMITTED, items)
+
+
+_AS_THEY_ARE = frozenset({type(None), bool, bytes, float})
 
 
 def to_builtin(value: Any) -> Any:
-    """A struct, dataclass or container of them as maps of field names; array-like structs included."""
-    if isinstance(value, msgspec.Struct):
-        return {name: to_builtin(getattr(value, name)) for name in value.__struct_fields__}
-    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        return {name: to_builtin(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, dict):
-        return {k if isinstance(k, str) else str(k): to_builtin(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [to_builtin(item) for item in value]
-    if isinstance(value, (str, bool, float, bytes, type(None))):
+    """A struct, dataclass or container of them as maps of field names, array-like structs included; numbers and texts
+    as they are, anything else as its text. Raises `WireError` for a value that contains itself."""
+    try:
+        return _plain(value)
+    except RecursionError as error:
+        raise WireError("a value contains itself, or is nested too deep") from error
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in _AS_THEY_ARE:
         return value
     if isinstance(value, int):
-        return value if -(1 << 63) <= value < 1 << 64 else str(value)
-    return str(value)
+        return int(value) if -(1 << 63) <= value < 1 << 64 else str(int(value))
+    if isinstance(value, str):
+        return to_text(str.__str__(value))
+    if isinstance(value, dict):
+        return {_plain(k) if isinstance(k, str) else to_text(str(k)): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value)  # numpy's float64 is one, too
+    if isinstance(value, msgspec.Struct):
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    return to_text(str(value))
+
+
+def to_text(text: str) -> str:
+    """The same text, with a question mark for each lone surrogate: UTF-8 has no place for them."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

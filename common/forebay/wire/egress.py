@@ -20,10 +20,15 @@ import msgspec
 
 from forebay.batch import GenerationBatch
 from forebay.errors import PeerError, WireError
-from forebay.wire.columns import FAMILIES, SHAPES, Family, encode_family
+from forebay.wire.columns import FAMILIES, SHAPES, encode_family
+from forebay.wire.families import Family
 from forebay.wire.frames import PREFIX, VERSION, Buffer, Kind, open_frame
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+_NOT_COLUMNS = (TypeError, ValueError, OverflowError, LookupError, AttributeError)
+"""What Python raises for a value that is no column at all."""
 
 
 def _id_column(batch: GenerationBatch, n: int) -> tuple[list[Any], int, list[int] | None]:
@@ -39,7 +44,9 @@ def _id_column(batch: GenerationBatch, n: int) -> tuple[list[Any], int, list[int
     if view.itemsize not in (4, 8) or view.format not in ("i", "l", "q") or not view.c_contiguous:
         raise WireError(f"output_ids as one array must be contiguous int32 or int64, not {view.format!r}")
     lens, count = batch.tok_lens, view.nbytes // view.itemsize
-    if (n if lens is None else sum(lens)) != count or (lens is not None and len(lens) != n):
+    if lens is not None and (len(lens) != n or (n and min(lens) < 0)):
+        raise WireError(f"tok_lens must have one count for each of {n} rows")
+    if (n if lens is None else sum(lens)) != count:
         raise WireError(f"output_ids has {count} ids for {n} rows; give tok_lens, one a row, that add up to it")
     return [view.cast("B") if count else b""], view.itemsize, lens
 
@@ -52,15 +59,56 @@ def _list_ids(ids: Any, n: int) -> tuple[list[Any], int, list[int] | None]:
             raise WireError(f"output_ids must be 4 or 8 byte integers, not elements of type {first.format!r}")
         flat = b"".join(ids)  # arrays are buffers: 10 ns a row, against 75 for chaining them into a new array
     except TypeError:  # lists of ints, or lists and arrays mixed
-        lens = list(map(len, ids))
-        flat = array("q", list(chain.from_iterable(ids))).tobytes()
-        return [flat], 8, None if lens.count(1) == n else lens
-    if len(flat) == size * n and all(ids):
+        flat, size = array("q", list(chain.from_iterable(ids))).tobytes(), 8
+    if len(flat) == size * n and _none_empty(ids):
         return [flat], size, None
     lens = list(map(len, ids))
     if sum(lens) * size != len(flat):
         raise WireError("output_ids must all be arrays of one integer type, 4 or 8 bytes wide")
-    return [flat], size, lens
+    return [flat], size, None if lens.count(1) == n else lens
+
+
+def _none_empty(ids: Any) -> bool:
+    try:
+        return all(ids)
+    except ValueError:  # numpy arrays do not say whether they are empty
+        return False
+
+
+def _finish_column(finish: list[dict[str, Any] | None] | None, n: int) -> list[dict[str, Any] | None] | None:
+    if finish is None:
+        return None
+    _check_length("finish_reasons", finish, n)
+    if finish.count(None) == n:
+        return None
+    # A reader types these strictly, and one wrong entry would cost it the frame of all rows.
+    found = list(filter(None, finish))
+    if len(found) + finish.count(None) < n or not all(map(_is_reason, found)):
+        raise WireError("a finish reason is a map of names, one of them `type`")
+    return finish
+
+
+def _is_reason(reason: Any) -> bool:
+    return isinstance(reason, dict) and isinstance(reason.get("type"), str) and all(isinstance(k, str) for k in reason)
+
+
+def _family_entries(batch: GenerationBatch, n: int, columns: list[Any]) -> list[Any] | None:
+    """The header entries of the families (None: there are none); their arrays are appended to `columns`."""
+    entries: list[Any] | None = None
+    for number, name in enumerate(FAMILIES):
+        family = getattr(batch, name)
+        if family is None:
+            continue
+        try:
+            entry = encode_family(SHAPES[number], family, n, columns)
+        except WireError as error:
+            raise WireError(f"{name}: {error}") from error
+        except _NOT_COLUMNS as error:
+            raise WireError(f"{name} has no columns that can be sent: {error}") from error
+        if entry is not None:
+            entries = entries or [None] * len(FAMILIES)
+            entries[number] = entry
+    return entries
 
 
 class EgressEncoder:
@@ -80,28 +128,25 @@ class EgressEncoder:
 
     def encode(self, batch: GenerationBatch) -> bytes:
         """The frame of one step; raises `WireError` for columns that do not fit each other."""
+        try:
+            return self._encode(batch)
+        except _NOT_COLUMNS as error:
+            raise WireError(f"a column of the batch cannot be sent: {error}") from error
+
+    def _encode(self, batch: GenerationBatch) -> bytes:
         rids, n = batch.rids, len(batch.rids)
         same = rids == self._rids
-        ids, width, lens = _id_column(batch, n)
-        finish = batch.finish_reasons
-        if finish is not None:
-            _check_length("finish_reasons", finish, n)
-            if finish.count(None) == n:
-                finish = None
-        columns = ids
-        families: list[Any] | None = None
-        for number, name in enumerate(FAMILIES):
-            family = getattr(batch, name)
-            if family is not None:
-                entry = encode_family(SHAPES[number], family, n, columns)
-                if entry is not None:
-                    families = families or [None] * len(FAMILIES)
-                    families[number] = entry
+        columns, width, lens = _id_column(batch, n)
+        finish = _finish_column(batch.finish_reasons, n)
+        families = _family_entries(batch, n, columns)
         prompt, cached, reasoning = batch.prompt_tokens, batch.cached_tokens, batch.reasoning_tokens
         for name, column in (("prompt_tokens", prompt), ("cached_tokens", cached), ("reasoning_tokens", reasoning)):
             if column is not None:
                 _check_length(name, column, n)
-        header = _pack(
+        trailing = batch.trailing or None
+        for name, column in (trailing or {}).items():
+            _check_length(name, column, n)
+        header = _encode(
             (
                 self._epoch,
                 self._seq + 1,
@@ -114,17 +159,16 @@ class EgressEncoder:
                 None if same and reasoning == self._reasoning else reasoning,
                 width,
                 families,
-                batch.trailing or None,
+                trailing,
             )
         )
+        frame = b"".join((PREFIX.pack(Kind.EGRESS, VERSION, 0, len(header)), header, *columns))
         self._seq += 1
-        if not same:
-            self._rids = rids.copy()
         # Lists are kept by value: an engine may reuse the list that it handed over.
-        self._prompt = prompt if prompt is self._prompt else _copy(prompt)
-        self._cached = _copy(cached)
-        self._reasoning = _copy(reasoning)
-        return b"".join((PREFIX.pack(Kind.EGRESS, VERSION, 0, len(header)), header, *columns))
+        if not same:
+            self._rids = list(rids)
+        self._prompt, self._cached, self._reasoning = _copy(prompt), _copy(cached), _copy(reasoning)
+        return frame
 
 
 def _copy(column: list[int] | None) -> list[int] | None:
@@ -134,13 +178,6 @@ def _copy(column: list[int] | None) -> list[int] | None:
 def _check_length(name: str, column: list[Any], n: int) -> None:
     if len(column) != n:
         raise WireError(f"{name} has {len(column)} entries for {n} rows")
-
-
-def _pack(header: tuple[Any, ...]) -> bytes:
-    try:
-        return _encode(header)
-    except (TypeError, OverflowError, ValueError) as error:
-        raise WireError(f"a column holds a value that msgpack cannot carry: {error}") from error
 
 
 class EgressFrame:

@@ -30,6 +30,7 @@ class Kind(enum.IntEnum):
     CONTROL = 9
     REPLY = 10
     ADMITTED = 11
+    EMBEDDINGS = 12
 
 
 _KINDS = {int(kind): kind for kind in Kind}

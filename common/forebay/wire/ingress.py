@@ -6,8 +6,8 @@ other, `lengths[i]` of them for item `i`. An item that cannot be decoded does no
 
 from __future__ import annotations
 
-from array import array
 import re
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +30,6 @@ RequestDecoder = Callable[[memoryview, Ids], Any]
 
 Raises for a header that it cannot read, best `msgspec.DecodeError` or `ValueError`: the client sees their text.
 """
-
 
 
 class Arrivals(NamedTuple):
@@ -109,6 +108,15 @@ def decode_admit(frame: Buffer, decoder: RequestDecoder | None = None) -> Arriva
     except (msgspec.DecodeError, RecursionError) as error:
         raise PeerError(f"an admit header cannot be read: {error}") from error
     return _one_by_one(raws, slice_ids(lengths, columns, len(raws)), decoder or _with_ids)
+
+
+def rids_of(frame: Buffer) -> list[str]:
+    """The readable request ids of an Admit frame that `decode_admit` refuses as a whole."""
+    try:
+        _, raws = _decode_raw(open_frame(frame, Kind.ADMIT)[0])
+    except (PeerError, msgspec.DecodeError, RecursionError):
+        return []
+    return [rid for rid in map(_rid_of, raws) if rid]
 
 
 def _with_ids(header: memoryview, ids: Ids) -> GenerateRequest:

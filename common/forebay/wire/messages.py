@@ -110,13 +110,16 @@ class AbortRequest(msgspec.Struct, array_like=True):
 class ControlRequest(msgspec.Struct, array_like=True):
     """A control call for the engine (or the tokenizer): its type by name and its fields.
 
-    Types that forebay itself sends: `FlushCache`, `GetInternalState`, and to the tokenizer `Tokenize`, `Detokenize`.
+    Types that forebay itself sends: `FlushCache`, `GetInternalState` and those of `docs/api.md` to the engine; to the
+    tokenizer `Tokenize`, `Detokenize` and `FlushCache`; `ConfigureLogging` and `FreezeGc` to every process.
     """
 
     rid: str
     api: int
     type: str
     fields: dict[str, Any] = {}
+    exclusive: bool = False
+    """The engine gets it when it has no request, and no request before it has answered."""
 
 
 class ControlReply(msgspec.Struct, array_like=True):

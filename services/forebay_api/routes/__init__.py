@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from forebay_api.routes import control, generation, health, info, tokens
+from forebay_api.routes import (
+    adapters,
+    control,
+    embeddings,
+    generation,
+    health,
+    info,
+    loads,
+    metrics,
+    pause,
+    score,
+    tokens,
+    weights,
+)
 from forebay_api.routes.route import Route
 
 __all__ = ["Route", "all_routes"]
@@ -10,4 +23,17 @@ __all__ = ["Route", "all_routes"]
 
 def all_routes() -> list[Route]:
     """Every route of the front."""
-    return [*generation.ROUTES, *info.ROUTES, *health.ROUTES, *tokens.ROUTES, *control.ROUTES]
+    return [
+        *generation.ROUTES,
+        *info.ROUTES,
+        *health.ROUTES,
+        *tokens.ROUTES,
+        *loads.ROUTES,
+        *metrics.ROUTES,
+        *control.ROUTES,
+        *pause.ROUTES,
+        *weights.ROUTES,
+        *adapters.ROUTES,
+        *embeddings.ROUTES,
+        *score.ROUTES,
+    ]

@@ -10,14 +10,24 @@ from forebay_api import replies, schemas
 from forebay_api.admission import plan_chat, plan_completions, plan_generate
 from forebay_api.calls import Call, Choice, as_error
 from forebay_api.http import JSON, Exchange
+from forebay_api.native_stream import GenerateCall, GenerateChoice
+from forebay_api.openai_streams import ChatChoice, CompletionChoice
 from forebay_api.plan import NO_HEADERS, HeaderFields, Plan
 from forebay_api.routes.route import Route
 from forebay_api.schemas import read_chat, read_completion, read_generate
 from forebay_api.server import EventWriter, ResponseOwner
-from forebay_api.streams import STREAMS
+from forebay_api.streams import StreamCall, StreamChoice
+from forebay_api.warmup import warm_prefixes
 
 if TYPE_CHECKING:
     from forebay_api.app import Api
+
+STREAMS: dict[str, tuple[type[StreamCall], type[StreamChoice]]] = {
+    "generate": (GenerateCall, GenerateChoice),
+    "completion": (StreamCall, CompletionChoice),
+    "chat": (StreamCall, ChatChoice),
+}
+"""The call and choice of each API family."""
 
 
 async def generate(api: Api, http: Exchange) -> None:
@@ -37,15 +47,16 @@ async def chat(api: Api, http: Exchange) -> None:
     await _answer(api, http, read_chat, plan_chat)
 
 
-async def _answer(api: Api, http: Exchange, read: Callable[[bytes], Any], make: Callable[[Any, Any], Plan]) -> None:
+async def _answer(api: Api, http: Exchange, read: Callable[[bytes], Any], make: Callable[..., Plan]) -> None:
     api.accepting()
     body = await http.body(api.settings.max_body_bytes)
-    plan = make(read(body), api.admission())
-    api.check_plan(plan)
+    plan = make(read(body), api.admission(), _header_fields(http))
     if plan.stream:
         await _stream(api, http, plan)
-    else:
-        await _whole(api, http, plan)
+        return
+    call = await run_whole(api, http, plan)
+    if call is not None:
+        await http.raw(200, replies.whole(call), JSON)
 
 
 def _header_fields(http: Exchange) -> HeaderFields:
@@ -68,7 +79,25 @@ def _choices(call: Call, kind: type[Choice]) -> list[Choice]:
     return out
 
 
-async def _whole(api: Api, http: Exchange, plan: Plan) -> None:
+async def _submit(api: Api, http: Exchange, call: Call, kind: type[Choice]) -> None:
+    """Send a call on its way; with several samples after its prompts, where the engine keeps prefixes."""
+    plan, choices = call.plan, _choices(call, kind)
+    api.call_began(http, call)
+    if plan.n > 1 and api.admission().warms_prefix:
+        call.choices = choices
+        await warm_prefixes(api, call)
+        choices = call.running
+    if choices and not call.done.done():
+        prompts = {choice.prompt for choice in choices}
+        api.mailbox.submit(call, choices, [ids for at, ids in enumerate(plan.ids) if at in prompts])
+
+
+async def run_whole(api: Api, http: Exchange, plan: Plan) -> Call | None:
+    """Run a call that does not stream to its end; None when its client has left.
+
+    Raises `RequestError` when it failed as a whole.
+    """
+    api.check_plan(plan)
     call = Call(plan, asyncio.get_running_loop(), http.request_id.decode())
 
     def left() -> None:
@@ -76,20 +105,21 @@ async def _whole(api: Api, http: Exchange, plan: Plan) -> None:
         api.mailbox.abandon(call)
 
     owner = ResponseOwner(http.scope, [], left)
-    api.mailbox.submit(call, _choices(call, Choice), plan.ids)
     try:
+        await _submit(api, http, call, Choice)
         await call.done
     finally:
         owner.release()
     if call.client_left:
-        return
+        return None
     fault = call.fault
-    if fault is not None and (not plan.keeps_going or len(call.faults) == len(call.choices)):
+    if fault is not None and (call.expired or not plan.keeps_going or len(call.faults) == len(call.choices)):
         raise as_error(fault)
-    await http.raw(200, replies.whole(call), JSON)
+    return call
 
 
 async def _stream(api: Api, http: Exchange, plan: Plan) -> None:
+    api.check_plan(plan)
     call_type, choice_type = STREAMS[plan.kind]
     call = call_type(plan, asyncio.get_running_loop(), http.request_id.decode(), api.settings.max_stream_backlog_bytes)
 
@@ -105,15 +135,15 @@ async def _stream(api: Api, http: Exchange, plan: Plan) -> None:
 
     writer = call.writer = EventWriter(http.scope, http.headers, left, call.room)
     call.too_slow = slow
-    api.mailbox.submit(call, _choices(call, choice_type), plan.ids)
     try:
+        await _submit(api, http, call, choice_type)
         await call.done
         if call.client_left:
             return
         if call.failed is not None and not writer.started:
             writer.release()
             raise as_error(call.failed)
-        http.answered = True
+        http.answered, http.status = True, 200
         await writer.finish(call.last_events())
     finally:
         writer.release()

@@ -22,6 +22,11 @@ async def ready(api: Api, http: Exchange) -> None:
     await http.raw(200 if api.problem() is None else 503, b"")
 
 
+async def ping(api: Api, http: Exchange) -> None:
+    """Like `/ready`, but a pause is no reason against it."""
+    await http.raw(200 if api.problem(pause_counts=False) is None else 503, b"")
+
+
 async def health(api: Api, http: Exchange) -> None:
     """The deep probe, unless the operator chose the shallow one."""
     if api.settings.health_generation:
@@ -32,7 +37,7 @@ async def health(api: Api, http: Exchange) -> None:
 
 async def deep(api: Api, http: Exchange) -> None:
     """200 once the engine is heard of after a probe request; 503 when that takes too long or a process is dead."""
-    problem = api.problem(unhealthy_counts=False)
+    problem = api.problem(unhealthy_counts=False, pause_counts=False)
     if problem is not None:
         await http.text(problem, 503)
         return
@@ -40,6 +45,7 @@ async def deep(api: Api, http: Exchange) -> None:
         await asyncio.wait_for(api.probe_engine(), api.settings.health_timeout)
     except TimeoutError:
         api.healthy = False
+        api.log.warning("no sign of life of the engine within health_timeout (%g s)", api.settings.health_timeout)
         await http.text("the engine did not answer the health probe", 503)
         return
     api.healthy = True
@@ -51,11 +57,12 @@ async def root(api: Api, http: Exchange) -> None:
     await http.text("forebay is running")
 
 
+BOTH = ("GET", "HEAD")
 ROUTES = [
-    Route(("GET",), "/live", live, "The process runs", "health", access="open"),
-    Route(("GET",), "/ready", ready, "Requests are welcome", "health", access="open"),
-    Route(("GET",), "/ping", ready, "Requests are welcome", "health", access="open"),
-    Route(("GET",), "/health", health, "The whole path answers", "health", access="open"),
-    Route(("GET",), "/health_generate", deep, "The whole path answers", "health", access="open"),
-    Route(("GET", "HEAD"), "/", root, "A word for people", "health", access="open"),
+    Route(BOTH, "/live", live, "The process runs", "health", access="open"),
+    Route(BOTH, "/ready", ready, "Requests are welcome", "health", access="open"),
+    Route(BOTH, "/ping", ping, "Requests are welcome, even while paused", "health", access="open"),
+    Route(BOTH, "/health", health, "The whole path answers", "health", access="open"),
+    Route(BOTH, "/health_generate", deep, "The whole path answers", "health", access="open"),
+    Route(BOTH, "/", root, "A word for people", "health", access="open"),
 ]

@@ -1,0 +1,199 @@
+"""Requests on their way into the engine: the receiving half of `Front`, and its watch over the links."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from forebay.announce import Announcement
+from forebay.counters import Counters
+from forebay.errors import PeerError
+from forebay.gated import Gated
+from forebay.links import Links
+from forebay.tally import Tally
+from forebay.wire import control, ingress
+from forebay.wire.frames import Buffer, Kind, kind_of
+from forebay.wire.messages import AbortRequest, RequestFault, RequestName
+
+DRAIN_LIMIT = 256
+"""Requests that one `drain` returns unless it is told otherwise; also the frames beyond those that it may read."""
+MONITOR_EVERY = 0.05
+"""Seconds between looks at the links while the scheduler is busy (a look costs 1.5 us a link)."""
+
+log = logging.getLogger("forebay.shim")
+
+
+class Intake(Gated):
+    """Waiting for requests, and draining them."""
+
+    def __init__(
+        self,
+        links: Links,
+        incarnation: int,
+        announcement: Announcement,
+        decoder: ingress.RequestDecoder | None = None,
+    ) -> None:
+        super().__init__(links, incarnation, announcement)
+        self._decoder = decoder
+        self._served = {peer.number for peer in self._apis}
+        """The api processes whose requests are taken: all but those that went away."""
+        self._next_look = 0.0
+        self._tally: Tally | None = None
+        self.bad_frames = 0
+        """Frames that could not be read, or had no business here."""
+
+    def publish(self, counters: Counters) -> None:
+        """Let other processes read what the links of this one count: copied twice a second, while looking at them."""
+        self._tally = Tally(counters, self._links, lambda: self.bad_frames)
+        self._tally.show(lambda: len(self._waiting), "engine_inbox")
+        self._tally.introduce(self._links.me, ())
+
+    def wait_ingress(self, timeout_ms: int) -> bool:
+        """Sleep until something waits for `drain`, at most `timeout_ms`; True when something does.
+
+        Lets go of the interpreter lock. Ends early, with False, when only a connection has changed.
+        """
+        if self._waiting:
+            return True
+        if self._closed:
+            return False
+        links = self._links
+        links.wait(timeout_ms)
+        now = time.monotonic()
+        if links.stirred or now >= self._next_look:
+            self._look(now)
+        return bool(self._waiting) or links.readable()
+
+    wait_request = wait_ingress
+
+    def drain(self, max_recv: int = 0) -> list[Any]:
+        """What has arrived, in order; never waits. At most `max_recv` entries (0 or less: 256), the rest next time.
+
+        Entries are `GenerateRequest` (or what the injected decoder makes), `AbortRequest` and `ControlRequest`. A
+        request that cannot be decoded is answered with 400 and left out; its neighbours are not touched.
+        """
+        limit = max_recv if max_recv > 0 else DRAIN_LIMIT
+        waiting = self._waiting
+        if not self._closed:
+            now = time.monotonic()
+            if now >= self._next_look:
+                self._look(now)
+            self._receive(limit)
+            if self._gate.waits:
+                self._settle()
+        if len(waiting) > limit:
+            return [waiting.popleft() for _ in range(limit)]
+        out = list(waiting)
+        waiting.clear()
+        return out
+
+    def _receive(self, limit: int) -> None:
+        """Read frames until `limit` entries wait. The number of frames is bounded, too: one may hold no entry."""
+        receive, waiting = self._links.receive_view, self._waiting
+        for _ in range(limit + DRAIN_LIMIT):
+            if len(waiting) >= limit or (frame := receive()) is None:
+                return
+            self._take(frame)
+
+    # ---------------------------------------------------------------- frames
+    def _take(self, frame: Buffer) -> None:
+        try:
+            kind = kind_of(frame)
+            if kind is Kind.ADMIT:
+                self._admit(frame)
+            elif kind is Kind.ABORT:
+                for abort in control.decode_aborts(frame):
+                    self._abort(abort)
+            elif kind is Kind.CONTROL:
+                request = control.decode_control(frame)
+                if not request.rid:
+                    raise PeerError(f"a {request.type} call without a rid cannot be answered")
+                self._control(request)
+            elif kind is Kind.HELLO:
+                control.decode_hello(frame)
+            else:
+                raise PeerError(f"a {kind.name} frame has no business in the engine")
+        except PeerError as error:
+            self.bad_frames += 1
+            log.warning("dropped a frame: %s", error)
+
+    def _admit(self, frame: Buffer) -> None:
+        try:
+            names, requests, faults = ingress.decode_admit(frame, self._decoder)
+        except PeerError:
+            for rid in ingress.rids_of(frame):
+                self._refuse(RequestFault(rid, 500, "the request was damaged on its way to the engine"))
+            raise
+        for name, request in zip(names, requests, strict=True):
+            if self._ledger.begin(name) and self._wanted(name):
+                self._enter(name.rid, request)
+        for fault in faults:
+            self._refuse(fault)
+
+    def _wanted(self, name: RequestName) -> bool:
+        """Whether somebody waits for a new request: its abort may have come before it, its api process may be gone."""
+        rid = name.rid
+        early = self._ledger.aborted_early(rid)
+        if early is None and name.api in self._served:
+            return True
+        if early is not None and early.reason == "user":
+            self.push_abort(rid, "Abort in waiting queue")
+        else:
+            log.debug("left out request %r of api-%d: nobody waits for it", rid, name.api)
+            self._ledger.end(rid)
+        return False
+
+    def _refuse(self, fault: RequestFault) -> None:
+        log.warning("dropped a request that cannot be decoded (rid %r): %s", fault.rid, fault.message)
+        if fault.rid:
+            # The header that names the owner is the part that cannot be read, so every api hears of it; all but
+            # the owner ignore an error for a request that they do not have.
+            for peer in self._apis:
+                self._tell(peer.number, [fault])
+
+    def _abort(self, abort: AbortRequest) -> None:
+        if abort.abort_all:
+            self._abort_all(abort)
+            self._waiting.append(abort)
+            if abort.reason != "user":
+                self._ledger.end_all()
+            return
+        rids = self._ledger.named(abort.rid)
+        for rid in rids:
+            if self._end_held(rid, abort):
+                continue
+            self._waiting.append(AbortRequest(rid, abort.reason, abort.message))
+            if abort.reason != "user":
+                self._ledger.end(rid)
+        if not rids and not self._abort_unknown(abort) and abort.reason != "stop":
+            self._ledger.abort_early(abort)
+
+    # ---------------------------------------------------------------- links
+    def _look(self, now: float) -> None:
+        """See which links came up or went down, and send what could not be sent before."""
+        self._next_look = now + MONITOR_EVERY
+        if self._tally is not None and now >= self._tally.due:
+            self._tally.copy(now)
+        for peer, up in self._links.changes():
+            log.info("link to %s is %s", peer, "up" if up else "down")
+            if peer.role == "detokenizer":
+                self._encoder.send_full()  # it may be another process, which knows no row
+                if not up:
+                    # What was handed over to a dead process is lost without a trace.
+                    self._fail(list(self._ledger.of_shard(peer.number)), f"{peer} is away")
+            elif peer.role == "api":
+                (self._served.add if up else self._orphan)(peer.number)
+        if self._owed:
+            self._pay()
+
+    def _orphan(self, api: int) -> None:
+        """The requests of an api process that is gone are nobody's any more."""
+        self._served.discard(api)
+        self._owed.pop(api, None)
+        for rid in self._ledger.of_api(api):
+            self._ledger.end(rid)
+            if self._gate.held.pop(rid, None) is None:
+                self._waiting.append(AbortRequest(rid, "client", f"api-{api} is away"))
+        self._gate.cancel_api(api)
+        self._settle()

@@ -1,0 +1,224 @@
+"""One client connection: uvicorn's protocol, with limits on its head, its speed and the number of its kind.
+
+HEAD ──head complete──▶ BODY ──body complete──▶ DONE ──next byte──▶ HEAD          (any) ──refused──▶ REFUSED
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from forebay.errors import RequestError
+from forebay_api import errorbody
+from forebay_api.door import LINGER_SECONDS, MIN_BODY_RATE, RESERVE, Door
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from forebay_api.server import ResponseOwner
+
+Headers = list[tuple[bytes, bytes]]
+MOST_UNREAD = 1 << 20
+"""Bytes of a body that are thrown away for a request that has been answered already; then the connection is closed."""
+
+
+class Stage(enum.Enum):
+    """What the client owes us."""
+
+    HEAD = 1
+    BODY = 2
+    DONE = 3
+    """Nothing: its request is being answered, or the connection is idle."""
+    REFUSED = 4
+    """To go away."""
+
+
+class Connection(HttpToolsProtocol):
+    """A connection. The response that owns it hears at once when the client leaves, and when the transport is full
+    or has room again."""
+
+    owner: ResponseOwner | None = None
+    timed_out = False
+    """Whether it was closed because its request's body was too slow."""
+
+    def __init__(self, door: Door, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self._door = door
+        self._stage = Stage.HEAD
+        self._since = 0.0
+        """When the present stage began; of a body, when its last byte came (event loop time)."""
+        self._head_bytes = self._body_bytes = self._unread = 0
+        self._body_began = 0.0
+
+    @property
+    def pings(self) -> bool:
+        """Whether silent streams get comment lines."""
+        return self._door.ping_interval is not None
+
+    # ---------------------------------------------------------------- the transport
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        door = self._door
+        door.connections.add(self)
+        over = len(door.connections) - door.max_connections
+        if over > 0:
+            door.refused += 1
+            if over > RESERVE // 2:
+                transport.abort()
+            else:
+                self.refuse(RequestError("too many connections", 503, retry_after=1))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._door.connections.discard(self)
+        super().connection_lost(exc)
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            owner.client_left()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.owner is not None:
+            self.owner.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.owner is not None:
+            self.owner.resume()
+
+    def data_received(self, data: bytes) -> None:
+        if self._stage is Stage.REFUSED:
+            return
+        if self._stage is Stage.DONE:
+            self._begin_head()
+        if self._stage is Stage.HEAD:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        # The parser keeps an unfinished header line to itself: its length shows only here.
+        if self._stage is Stage.HEAD and self._head_bytes > self._door.max_header_bytes:
+            self._refuse_head()
+
+    def _begin_head(self) -> None:
+        self._stage = Stage.HEAD
+        self._since = self.loop.time()
+        self._head_bytes = 0
+
+    # ---------------------------------------------------------------- the parser
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._stage is not Stage.HEAD:
+            self._begin_head()
+
+    def on_headers_complete(self) -> None:
+        if (
+            sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
+            > self._door.max_header_bytes
+        ):
+            self._refuse_head()
+            raise ValueError("the head of the request is too large")
+        super().on_headers_complete()
+        # `self.cycle` may be replaced by a pipelined request: the scope keeps the one that belongs to it.
+        if self.cycle is not None:
+            self.scope["extensions"] = {"forebay": {"connection": self, "cycle": self.cycle}}
+        self._stage = Stage.BODY
+        self._since = self._body_began = self.loop.time()
+        self._body_bytes = self._unread = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._since = self.loop.time()
+        self._body_bytes += len(body)
+        if self.cycle.response_complete:
+            self._unread += len(body)
+            if self._unread > MOST_UNREAD:
+                self._linger()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self._stage is Stage.BODY:
+            self._stage = Stage.DONE
+
+    def send_400_response(self, msg: str) -> None:
+        """Bytes that are no HTTP."""
+        if self._stage is not Stage.REFUSED:
+            self.refuse(RequestError(msg, 400))
+
+    # ---------------------------------------------------------------- refusals
+    def _refuse_head(self) -> None:
+        limit = self._door.max_header_bytes
+        self.refuse(RequestError(f"the head of the request is over the limit of {limit} bytes", 431))
+
+    def refuse(self, error: RequestError) -> None:
+        """Answer without any route and close. Closes only, if a response is under way already."""
+        if self.cycle is not None and not self.cycle.response_complete and self.cycle.response_started:
+            self.transport.close()
+            return
+        body = errorbody.body_of(error, openai=False)
+        headers: Headers = [(b"content-type", b"application/json")]
+        if error.retry_after is not None:
+            headers.append((b"retry-after", b"%d" % error.retry_after))
+        self.last_words(error.status, headers, body)
+
+    def last_words(self, status: int, headers: Headers, body: bytes) -> None:
+        """A whole answer to a request that has not been read to its end; then the connection closes.
+
+        The client may still be sending. Closed at once, the system would answer its bytes with a reset, and the
+        client would never see why: so we read on a little and throw it away.
+        """
+        cycle = self.cycle
+        if cycle is not None:
+            cycle.response_started = cycle.response_complete = cycle.disconnected = True
+            cycle.message_event.set()
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            owner.client_left()
+        lines = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *headers):
+            lines += (name, b": ", value, b"\r\n")
+        lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))
+        self.transport.write(b"".join((*lines, body)))
+        self._linger()
+
+    def _linger(self) -> None:
+        self._unset_keepalive_if_required()
+        self._stage = Stage.REFUSED
+        self._since = self.loop.time()
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    # ---------------------------------------------------------------- time
+    def look(self, now: float) -> None:
+        """Close the connection if its client is too slow; let a silent stream say that it lives."""
+        if self._stage is Stage.DONE:
+            if self.owner is not None and self._door.ping_interval is not None:
+                self.owner.look(now, self._door.ping_interval)
+        elif self._stage is Stage.HEAD:
+            if now - self._since > self._door.header_timeout:
+                self._head_too_slow()
+        elif self._stage is Stage.BODY:
+            self._look_at_body(now)
+        elif now - self._since > LINGER_SECONDS:
+            self.transport.abort()
+
+    def _head_too_slow(self) -> None:
+        if self._head_bytes:
+            self.refuse(RequestError("the head of the request did not come in time", 408))
+        else:
+            self.transport.close()
+
+    def _look_at_body(self, now: float) -> None:
+        if self.flow.read_paused:  # we are the slow ones
+            self._since = now
+            return
+        late = now - self._body_began - self._door.body_timeout
+        if now - self._since > self._door.body_timeout or (late > 0 and self._body_bytes < late * MIN_BODY_RATE):
+            if self.cycle.response_complete:
+                self.transport.close()
+                return
+            self.timed_out = True
+            self.refuse(RequestError("the body of the request did not come in time", 408))

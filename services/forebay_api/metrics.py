@@ -1,0 +1,161 @@
+"""What this api process counts: HTTP exchanges as they come and go, calls once each when they end.
+
+Nothing is counted per token. A request is a prompt (see `forebay.metric_table`); its samples count as one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from forebay.counters import Cell, Counters, Histogram
+from forebay.metric_table import METRICS
+from forebay_api.pace import Pace
+
+if TYPE_CHECKING:
+    from forebay.wire.messages import End
+    from forebay_api.calls import Call, Choice
+
+METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
+REASONS = frozenset({"stop", "length", "abort"})
+OTHER = "other"
+LEFT = 499
+"""The status that is counted and logged for an exchange whose client left before its answer."""
+
+
+class Metrics:
+    """The counters of one api process."""
+
+    def __init__(self, counters: Counters, pace: Pace, endpoints: Iterable[str]) -> None:
+        """`endpoints`: the paths that stand in labels; every other path is `other`."""
+        self._counters = counters
+        self._pace = pace
+        self._endpoints = frozenset(endpoints)
+        self._cells: dict[tuple[str, ...], Cell] = {}
+        self._histograms: dict[tuple[str, str], Histogram] = {}
+        self._keys: Counter[str] = Counter()
+        self._active_keys = counters.gauge("routing_keys_active")
+        pace.histogram = self._histogram("inter_token_latency_seconds")
+        for name in ("prompt_tokens_total", "generation_tokens_total", "num_aborted_requests_total"):
+            self._cell(name)
+        for name in ("num_so_requests_total",):
+            self._cell(name)
+
+    # ---------------------------------------------------------------- HTTP
+    def came(self, path: str, method: str) -> tuple[str, str]:
+        """An HTTP request; returns its labels for `went`."""
+        endpoint = path if path in self._endpoints else OTHER
+        method = method if method in METHODS else OTHER
+        self._http("http_requests_total", endpoint, method).add()
+        self._http("http_requests_active", endpoint, method).add()
+        return endpoint, method
+
+    def went(self, labels: tuple[str, str], status: int) -> None:
+        """The end of an HTTP request, with the status of its answer."""
+        self._http("http_requests_active", *labels).add(-1)
+        self._http("http_responses_total", *labels, str(status or LEFT)).add()
+
+    def _http(self, name: str, *values: str) -> Cell:
+        cell = self._cells.get((name, *values))
+        if cell is None:
+            labels = dict(zip(METRICS[name].labels, values, strict=True))
+            make = self._counters.gauge if METRICS[name].kind == "gauge" else self._counters.counter
+            cell = self._cells[name, *values] = make(name, **labels)
+        return cell
+
+    # ---------------------------------------------------------------- calls
+    def call_began(self, call: Call) -> None:
+        """A call was handed to the tokenizer."""
+        if not call.plan.log_metrics:
+            self._pace.unmeasured += 1
+            return
+        self._keys.update(_routing_keys(call))
+        self._active_keys.set(len(self._keys))
+
+    def call_ended(self, call: Call) -> None:
+        """A call has ended, in whatever way. Called exactly once for each call that began."""
+        if not call.plan.log_metrics:
+            self._pace.unmeasured -= 1
+            return
+        self._keys.subtract(_routing_keys(call))
+        self._keys = +self._keys
+        self._active_keys.set(len(self._keys))
+        prompts: dict[int, list[Choice]] = {}
+        for choice in call.choices:
+            prompts.setdefault(choice.prompt, []).append(choice)
+        for choices in prompts.values():
+            self._prompt(call, choices)
+
+    def _prompt(self, call: Call, choices: list[Choice]) -> None:
+        streaming = "true" if call.plan.stream else "false"
+        self._cell("num_requests_total", streaming).add()
+        if _is_structured(choices[0]):
+            self._cell("num_so_requests_total").add()
+        reasons = [_reason(call, choice) for choice in choices]
+        for reason in reasons:
+            self._cell("finished_samples_total", reason).add()
+        if "abort" in reasons:
+            self._cell("num_aborted_requests_total").add()
+        ends = [call.ends[choice.index] for choice in choices if choice.index in call.ends]
+        if not ends:
+            return
+        self._tokens(ends)
+        if not {"abort", "error"} & set(reasons):
+            self._times(call, choices, ends, streaming)
+
+    def _tokens(self, ends: list[End]) -> None:
+        self._cell("prompt_tokens_total").add(ends[0].prompt_tokens)
+        self._cell("cached_tokens_total", "device").add(ends[0].cached_tokens)
+        self._cell("generation_tokens_total").add(sum(end.completion_tokens for end in ends))
+
+    def _times(self, call: Call, choices: list[Choice], ends: list[End], streaming: str) -> None:
+        """One value in each histogram, for a request that came to its own end."""
+        first, last = _span(choices)
+        tokens = sum(end.completion_tokens for end in ends)
+        if call.plan.stream:
+            self._histogram("time_to_first_token_seconds", streaming).observe(first - call.began)
+        self._histogram("e2e_request_latency_seconds", streaming).observe(last - call.began)
+        longest = max(end.completion_tokens for end in ends)
+        if longest > 1:
+            since = first if call.plan.stream else call.began
+            self._histogram("request_time_per_output_token_seconds", streaming).observe((last - since) / (longest - 1))
+        self._histogram("prompt_tokens_histogram").observe(ends[0].prompt_tokens)
+        self._histogram("uncached_prompt_tokens_histogram").observe(ends[0].prompt_tokens - ends[0].cached_tokens)
+        self._histogram("generation_tokens_histogram").observe(tokens)
+
+    def _cell(self, name: str, *values: str) -> Cell:
+        return self._http(name, *values)
+
+    def _histogram(self, name: str, value: str = "") -> Histogram:
+        found = self._histograms.get((name, value))
+        if found is None:
+            labels = dict(zip(METRICS[name].labels, [value] if value else [], strict=True))
+            found = self._counters.histogram(name, METRICS[name].bounds, **labels)
+            self._histograms[name, value] = found
+        return found
+
+
+def _span(choices: list[Choice]) -> tuple[float, float]:
+    """When the first token of any sample came, and when the last sample ended."""
+    # A stream whose only step is its last one has no first token but its end.
+    return min(choice.first_at or choice.ended_at for choice in choices), max(choice.ended_at for choice in choices)
+
+
+def _reason(call: Call, choice: Choice) -> str:
+    """How a sample ended. What neither ended nor failed was given up: its client left, or it was too slow to read."""
+    end = call.ends.get(choice.index)
+    if end is not None:
+        kind = end.reason.get("type")
+        return kind if kind in REASONS else OTHER
+    return "error" if choice.index in call.faults and not call.expired else "abort"
+
+
+def _is_structured(choice: Choice) -> bool:
+    sampling = choice.item.head.sampling
+    return any((sampling.json_schema, sampling.regex, sampling.ebnf, sampling.structural_tag))
+
+
+def _routing_keys(call: Call) -> list[str]:
+    found = ((item.head.extra or {}).get("routing_key") for item in call.plan.items)
+    return [key for key in found if isinstance(key, str)]

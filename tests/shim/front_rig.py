@@ -1,0 +1,265 @@
+"""A `Front` on real sockets, in the test's process: the test plays every service. Nothing may be left at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from array import array
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import zmq
+
+from forebay import Front, GenerationBatch
+from forebay.links import Links
+from forebay.rundir import open_run_dir
+from forebay.topology import Peer, Topology, shard_of
+from forebay.wire import control, ingress
+from forebay.wire.egress import EgressDecoder, EgressFrame
+from forebay.wire.frames import Kind, kind_of
+from forebay.wire.messages import (
+    AbortRequest,
+    ControlReply,
+    ControlRequest,
+    Hello,
+    Ids,
+    RequestFault,
+    RequestHead,
+)
+
+T = TypeVar("T")
+ENGINE, TOKENIZER = Peer("engine", 0), Peer("tokenizer", 0)
+SECONDS = 5.0
+"""What a test waits at most for anything."""
+
+
+def until(condition: Callable[[], T], what: str) -> T:
+    """Poll until `condition` gives something true, and return that."""
+    deadline = time.monotonic() + SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true within {SECONDS:g} s"
+        time.sleep(0.001)
+    return value
+
+
+def head(rid: str, **fields: Any) -> RequestHead:
+    return RequestHead(rid=rid, **fields)
+
+
+def rids_of_shard(shard: int, shards: int, count: int = 1) -> list[str]:
+    """Request ids that a detokenizer owns."""
+    names = (f"r{i}" for i in range(1000))
+    return [rid for rid in names if shard_of(rid, shards) == shard][:count]
+
+
+def rows(*rids: str, **columns: Any) -> GenerationBatch:
+    """One step with one token for each of these requests."""
+    return GenerationBatch(list(rids), [array("q", [7]) for _ in rids], **columns)
+
+
+class Rig:
+    """The services of one front as bare links, and the engine's end of it."""
+
+    def __init__(self, folder: Path, apis: int, detokenizers: int) -> None:
+        self.topology = Topology(folder, apis=apis, detokenizers=detokenizers)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.links: dict[Peer, Links] = {}
+        self.deaf: set[Peer] = set()
+        """Services that do not read what they are sent."""
+        self._frames: dict[Peer, deque[bytes]] = defaultdict(deque)
+        self._fronts: list[Front] = []
+        self._marks = 0
+
+    # ---------------------------------------------------------------- who is there
+    @property
+    def peers(self) -> list[Peer]:
+        """The services."""
+        return self.topology.peers(ENGINE)
+
+    @property
+    def front(self) -> Front:
+        """The engine's end, connected last."""
+        return self._fronts[-1]
+
+    def start(self, peer: Peer) -> None:
+        """A service starts, or starts again as another process."""
+
+        def greet() -> bytes:
+            return control.encode_hello(Hello(role=peer.role, index=peer.number, incarnation=1, pid=1, version="t"))
+
+        self.links[peer] = Links(self.context, peer, self.topology.address, [ENGINE], greet)
+
+    def stop(self, peer: Peer) -> None:
+        """A service dies; what it has not read is gone."""
+        self.links.pop(peer).close(0)
+        self._frames.pop(peer, None)
+
+    def connect(self, **options: Any) -> Front:
+        """The engine joins."""
+        facts = options.pop("facts", {})
+        counts = {"apis": self.topology.apis, "detokenizers": self.topology.detokenizers}
+        front = Front.connect(self.topology.run_dir, facts, **{**counts, **options})
+        self._fronts.append(front)
+        return front
+
+    def link_up(self) -> None:
+        """Wait until every running service is linked with the engine in both directions, and greeted by it."""
+        for peer in self.links:
+            self.wait_up(peer)
+        until(lambda: not self.front.drain() and self.front._links.received >= len(self.links), "the greetings")
+
+    def wait_up(self, peer: Peer) -> Hello:
+        """Wait until a service and the engine are linked; the greeting that the service has got."""
+        until(lambda: self._look() and self.up(peer) and self.links[peer].is_up(ENGINE), f"the link to {peer}")
+        return control.decode_hello(self.next(peer, Kind.HELLO))
+
+    def wait_down(self, peer: Peer) -> None:
+        """Wait until the engine has noticed that a service is away."""
+        until(lambda: self._look() and not self.up(peer), f"the engine noticing that {peer} is away")
+
+    def _look(self) -> bool:
+        self.pump()
+        self.front.wait_ingress(1)
+        return True
+
+    def up(self, peer: Peer) -> bool:
+        """Whether the engine sees its link to a service standing."""
+        return self.front._links.is_up(peer)
+
+    # ---------------------------------------------------------------- frames to the engine
+    def send(self, peer: Peer, frame: bytes) -> None:
+        """A service sends the engine a frame."""
+        until(lambda: self.links[peer].send(ENGINE, frame), f"the frame of {peer} leaving")
+
+    def admit(self, *heads: RequestHead, ids: Sequence[Ids] | None = None) -> None:
+        """The tokenizer admits requests, with one id each unless `ids` says more."""
+        self.send(TOKENIZER, ingress.encode_admit(heads, ids or [array("q", [1])] * len(heads)))
+
+    def abort(self, rid: str, reason: str = "client", **fields: Any) -> None:
+        """The first api process asks for an abort."""
+        self.send(Peer("api", 0), control.encode_aborts([AbortRequest(rid, reason, **fields)]))
+
+    def call(self, rid: str = "c", type_: str = "GetInternalState", api: int = 0) -> ControlRequest:
+        """An api process makes a control call; returns it as the engine gets it."""
+        self.send(Peer("api", api), control.encode_control(ControlRequest(rid, api, type_)))
+        (request,) = self.drain(1)
+        assert isinstance(request, ControlRequest)
+        return request
+
+    # ---------------------------------------------------------------- the engine's side
+    def drain(self, count: int) -> list[Any]:
+        """Drain until `count` entries have come."""
+        out: list[Any] = []
+
+        def enough() -> bool:
+            self.front.wait_ingress(1)
+            out.extend(self.front.drain())
+            return len(out) >= count
+
+        until(enough, f"{count} entries")
+        assert len(out) == count, out
+        return out
+
+    def settle(self, peer: Peer = TOKENIZER) -> list[Any]:
+        """What the engine drains until it has taken everything that a service has sent so far."""
+        self._marks += 1
+        mark = f"mark-{self._marks}"
+        self.send(peer, ingress.encode_admit([head(mark)], [array("q")]))
+        out: list[Any] = []
+
+        def marked() -> bool:
+            self.front.wait_ingress(1)
+            out.extend(self.front.drain())
+            return any(getattr(entry, "rid", None) == mark for entry in out)
+
+        until(marked, f"the mark of {peer}")
+        self.front._ledger.end(mark)
+        return [entry for entry in out if getattr(entry, "rid", None) != mark]
+
+    def run(self, *heads: RequestHead) -> None:
+        """Admit requests and drain them: they are in the engine then."""
+        self.admit(*heads)
+        self.drain(len(heads))
+
+    # ---------------------------------------------------------------- frames from the engine
+    def pump(self) -> bool:
+        """Let every service that is not deaf read what has come for it. False, so that it can stand before an `or`."""
+        for peer, links in self.links.items():
+            links.changes()
+            while peer not in self.deaf and (frame := links.receive()) is not None:
+                self._frames[peer].append(frame)
+        return False
+
+    def take(self, peer: Peer, kind: Kind) -> bytes | None:
+        """The next frame of a kind that a service has got; older ones of other kinds are dropped."""
+        self.pump()
+        frames = self._frames[peer]
+        while frames:
+            frame = frames.popleft()
+            if kind_of(frame) is kind:
+                return frame
+        return None
+
+    def next(self, peer: Peer, kind: Kind) -> bytes:
+        """Wait for the next frame of a kind."""
+        frame = until(lambda: self.take(peer, kind), f"a {kind.name} frame for {peer}")
+        assert frame is not None
+        return frame
+
+    def faults(self, api: int = 0) -> list[RequestFault]:
+        """The errors in the next frame of errors for an api process."""
+        return control.decode_faults(self.next(Peer("api", api), Kind.ERROR))
+
+    def reply(self, api: int = 0) -> ControlReply:
+        """The next answer to a control call."""
+        return control.decode_reply(self.next(Peer("api", api), Kind.REPLY))
+
+    def step(self, decoder: EgressDecoder | None = None, shard: int = 0) -> EgressFrame:
+        """The next step that a detokenizer gets."""
+        return (decoder or EgressDecoder()).decode(self.next(Peer("detokenizer", shard), Kind.EGRESS))
+
+    def hears_nothing(self, kind: Kind, api: int = 0) -> bool:
+        """Whether an api process has got no frame of a kind before the greeting that the engine sends now."""
+        peer = Peer("api", api)
+        self.front.push_health_ack()
+        until(lambda: self.pump() or any(kind_of(frame) is Kind.HELLO for frame in self._frames[peer]), "the greeting")
+        return all(kind_of(frame) is not kind for frame in self._frames[peer])
+
+    def close(self) -> None:
+        """Everything ends; the services first, so that nobody waits for one that does not read."""
+        for peer in list(self.links):
+            self.stop(peer)
+        for front in self._fronts:
+            front.close()
+        self.context.destroy(0)
+
+
+@contextlib.contextmanager
+def rig(*, apis: int = 1, detokenizers: int = 1, connected: bool = True) -> Iterator[Rig]:
+    """Services that run, with the engine linked unless `connected` is False; at the end all is gone."""
+    threads, tasks = set(threading.enumerate()), _tasks()
+    made = open_run_dir(None)
+    one = Rig(made.path, apis, detokenizers)
+    try:
+        for peer in one.peers:
+            one.start(peer)
+        if connected:
+            one.connect()
+            one.link_up()
+        yield one
+    finally:
+        one.close()
+    assert one.context.closed
+    assert set(threading.enumerate()) == threads
+    until(lambda: _tasks() <= tasks, "the end of ZeroMQ's threads")
+    assert list(made.path.glob("*.sock")) == []
+    made.close()
+    assert not made.path.exists()
+
+
+def _tasks() -> int:
+    return len(os.listdir("/proc/self/task"))

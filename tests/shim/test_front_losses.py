@@ -1,0 +1,206 @@
+"""The engine link when somebody is away, does not read, or comes back: nothing blocks, every lost row is answered."""
+
+from __future__ import annotations
+
+import time
+from array import array
+
+import pytest
+
+from forebay import AbortRequest, links
+from forebay.topology import Peer
+from forebay.wire import ingress
+from forebay.wire.egress import EgressDecoder
+from forebay.wire.frames import Kind, pack_frame
+from tests.shim.front_rig import TOKENIZER, Rig, head, rids_of_shard, rig, rows, until
+
+API, SHARD = Peer("api", 0), Peer("detokenizer", 0)
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues of two frames."""
+    monkeypatch.setattr(links, "QUEUE_FRAMES", 2)
+
+
+FILLER = pack_frame(Kind.ADMITTED, b"x" * 100_000)
+
+
+def fill(r: Rig, peer: Peer) -> None:
+    """Send to a service that does not read until its queue takes no more."""
+    r.deaf.add(peer)
+    until(lambda: not r.front._links.send(peer, FILLER), f"a full queue of {peer}")
+
+
+# ---------------------------------------------------------------- a detokenizer
+def test_rows_for_a_detokenizer_that_never_came_are_answered() -> None:
+    with rig(connected=False) as r:
+        r.stop(SHARD)
+        r.connect()
+        r.wait_up(API)
+        r.wait_up(TOKENIZER)
+        r.run(head("a"))
+        assert r.front.push_generation(rows("a"))
+        (fault,) = r.faults()
+        assert (fault.rid, fault.status, fault.type) == ("a", 503, "unavailable_error")
+        assert fault.message == "detokenizer-0 is away; send the request again"
+        assert r.front.drain() == [AbortRequest("a", "lost", "detokenizer-0 is away")]
+        assert r.front.lost_rows == 1
+
+
+def test_requests_of_a_detokenizer_that_dies_are_answered_without_a_step() -> None:
+    with rig() as r:
+        r.run(head("a"))
+        r.front.push_generation(rows("a"))
+        r.stop(SHARD)
+        r.wait_down(SHARD)
+        assert [fault.rid for fault in r.faults()] == ["a"]
+        assert r.front.drain() == [AbortRequest("a", "lost", "detokenizer-0 is away")]
+
+
+def test_lost_request_is_answered_once() -> None:
+    with rig() as r:
+        r.run(head("a"))
+        r.stop(SHARD)
+        r.wait_down(SHARD)
+        r.front.push_generation(rows("a"))
+        assert len(r.faults()) == 1
+        assert r.hears_nothing(Kind.ERROR)
+        assert len(r.front.drain()) == 1
+
+
+def test_one_shard_away_costs_only_its_own_rows() -> None:
+    with rig(detokenizers=2) as r:
+        (mine,), (other,) = rids_of_shard(0, 2), rids_of_shard(1, 2)
+        r.run(head(mine), head(other))
+        r.stop(Peer("detokenizer", 1))
+        r.wait_down(Peer("detokenizer", 1))
+        r.front.push_generation(rows(mine, other))
+        assert [fault.rid for fault in r.faults()] == [other]
+        assert [entry.rid for entry in r.front.drain()] == [other]
+        assert r.step(shard=0).rids == [mine, other]
+        assert mine in r.front._ledger
+
+
+def test_detokenizer_that_comes_back_is_told_every_row() -> None:
+    with rig(detokenizers=2) as r:
+        (mine,), (other,) = rids_of_shard(0, 2), rids_of_shard(1, 2)
+        r.run(head(mine), head(other))
+        r.front.push_generation(rows(mine))
+        r.stop(Peer("detokenizer", 1))
+        r.wait_down(Peer("detokenizer", 1))
+        r.front.drain()
+        r.start(Peer("detokenizer", 1))
+        r.wait_up(Peer("detokenizer", 1))
+        r.front.push_generation(rows(mine))
+        step = r.step(shard=1)
+        assert (step.rids, step.same_rows) == ([mine], False)
+
+
+def test_full_queue_is_answered_and_does_not_block(narrow: None) -> None:
+    with rig() as r:
+        r.run(head("a"))
+        fill(r, SHARD)
+        refused = r.front._links.links[SHARD].refused
+        began = time.monotonic()
+        assert r.front.push_generation(rows("a"))
+        assert time.monotonic() - began < 0.5
+        assert r.faults()[0].message == "detokenizer-0 does not take what it is sent; send the request again"
+        assert r.front.drain() == [
+            AbortRequest("a", "lost", "detokenizer-0 does not take what it is sent"),
+        ]
+        assert r.front._links.links[SHARD].refused == refused + 1
+
+
+def test_rows_after_a_full_queue_are_told_anew(narrow: None) -> None:
+    with rig() as r:
+        decoder = EgressDecoder()
+        r.run(head("a"))
+        r.front.push_generation(rows("a"))
+        r.step(decoder)
+        fill(r, SHARD)
+        r.front.push_generation(rows("a"))
+        r.deaf.clear()
+        link = r.front._links.links[SHARD]
+
+        def pushed() -> bool:
+            before = link.refused
+            r.front.push_generation(rows("a"))
+            return link.refused == before
+
+        until(lambda: r.pump() or pushed(), "room in the queue")
+        assert r.step(decoder).rids == ["a"]
+        assert decoder.lost
+
+
+# ---------------------------------------------------------------- an api process
+def test_requests_of_an_api_process_that_dies_are_aborted() -> None:
+    with rig(apis=2) as r:
+        r.run(head("a", api=0), head("b", api=1))
+        r.stop(Peer("api", 1))
+        r.wait_down(Peer("api", 1))
+        assert r.front.drain() == [AbortRequest("b", "client", "api-1 is away")]
+        assert "a" in r.front._ledger
+
+
+def test_request_whose_api_process_is_gone_by_then_is_left_out() -> None:
+    with rig(apis=2) as r:
+        r.stop(Peer("api", 1))
+        r.wait_down(Peer("api", 1))
+        r.admit(head("a", api=0), head("b", api=1))
+        assert [entry.rid for entry in r.drain(1)] == ["a"]
+        assert "b" not in r.front._ledger
+
+
+def test_api_process_that_comes_back_is_served_again() -> None:
+    with rig() as r:
+        r.stop(API)
+        r.wait_down(API)
+        r.start(API)
+        r.wait_up(API)
+        r.run(head("a"))
+
+
+def test_request_of_an_api_process_that_this_front_does_not_have_is_left_out() -> None:
+    with rig() as r:
+        r.admit(head("a", api=7), head("b"))
+        assert [entry.rid for entry in r.drain(1)] == ["b"]
+
+
+def test_error_that_a_full_queue_refuses_is_sent_when_there_is_room(narrow: None) -> None:
+    with rig() as r:
+        r.run(head("a"))
+        fill(r, API)
+        r.front.push_error("a", "no")
+        r.deaf.clear()
+        until(lambda: r.front.wait_ingress(1) or r.pump() or not r.front._owed, "room in the queue")
+        assert [fault.rid for fault in r.faults()] == ["a"]
+
+
+def test_error_that_is_owed_to_an_api_process_is_forgotten_with_it(narrow: None) -> None:
+    with rig() as r:
+        r.run(head("a"))
+        fill(r, API)
+        r.front.push_error("a", "no")
+        r.stop(API)
+        r.wait_down(API)
+        assert r.front._owed == {}
+
+
+# ---------------------------------------------------------------- a tokenizer
+def test_requests_survive_the_death_of_a_tokenizer() -> None:
+    with rig() as r:
+        r.run(head("a"))
+        r.stop(TOKENIZER)
+        r.wait_down(TOKENIZER)
+        assert r.front.drain() == []
+        assert "a" in r.front._ledger
+
+
+def test_request_that_comes_again_over_another_way_is_taken_once() -> None:
+    with rig() as r:
+        r.run(head("a"))
+        r.stop(TOKENIZER)
+        r.wait_down(TOKENIZER)
+        r.send(API, ingress.encode_admit([head("a", attempt=1)], ids=[array("q")]))
+        assert r.settle(API) == []
