@@ -32,11 +32,13 @@ HEAD, CHUNKED, SIZED, UNTIL_EOF = range(4)
 class Conn:
     """One connection and the answer that it is reading."""
 
+    # fmt: off
     __slots__ = (
-        "base", "body", "busy", "close", "crlf", "events", "fd", "first_ns", "head", "keep", "last_ns", "mode", "nbytes",
-        "need", "out", "pos", "prev", "rec_k", "rec_t", "resp_id", "rid", "send_ns", "seq", "sock", "status", "tail",
-        "tokens",
-    )  # fmt: skip
+        "base", "body", "busy", "close", "crlf", "events", "fd", "first_ns", "head", "keep", "last_ns", "mode",
+        "nbytes", "need", "out", "pos", "prev", "rec_k", "rec_t", "resp_id", "rid", "send_ns", "seq", "sock", "status",
+        "tail", "tokens",
+    )
+    # fmt: on
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

@@ -125,9 +125,17 @@ class Intake(Gated):
             for rid in ingress.rids_of(frame):
                 self._refuse(RequestFault(rid, 500, "the request was damaged on its way to the engine"))
             raise
+        ledger, served, gate_closed = self._ledger, self._served, self._gate.closed
+        early = bool(ledger.early_aborts)
         for name, request in zip(names, requests, strict=True):
-            if self._ledger.begin(name) and self._wanted(name):
+            if not ledger.begin(name):
+                continue
+            if (early or name.api not in served) and not self._wanted(name):
+                continue
+            if gate_closed:
                 self._enter(name.rid, request)
+            else:
+                self._waiting.append(request)
         for fault in faults:
             self._refuse(fault)
 
@@ -140,8 +148,9 @@ class Intake(Gated):
         if early is not None and early.reason == "user":
             self.push_abort(rid, "Abort in waiting queue")
         else:
-            log.debug("left out request %r of api-%d: nobody waits for it", rid, name.api)
             self._ledger.end(rid)
+            if early is None and name.api >= len(self._apis):
+                log.warning("left out a request of api-%d: this front was told of %d", name.api, len(self._apis))
         return False
 
     def _refuse(self, fault: RequestFault) -> None:

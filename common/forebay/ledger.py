@@ -81,7 +81,7 @@ class Ledger:
         if rid in self._live or (request.attempt and rid in self._ended):
             return False
         public = request.public_rid
-        shard = shard_of(rid, len(self._shards))
+        shard = shard_of(rid, len(self._shards)) if len(self._shards) > 1 else 0
         self._live[rid] = (request.api, public, shard)
         self._shards[shard].add(rid)
         if public is not None:
@@ -118,6 +118,11 @@ class Ledger:
         if abort.rid not in self._ended:
             self._early.put(abort.rid, abort)
 
+    @property
+    def early_aborts(self) -> int:
+        """Aborts whose requests have not come, or never will."""
+        return len(self._early)
+
     def aborted_early(self, rid: str) -> AbortRequest | None:
         """The abort that came before this request, if any; it counts once."""
-        return self._early.pop(rid) if len(self._early) else None
+        return self._early.pop(rid)

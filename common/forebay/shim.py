@@ -21,6 +21,7 @@ from forebay import affinity
 from forebay.announce import Announcement
 from forebay.config import load
 from forebay.counters import Counters, counts_path
+from forebay.facts import make_blob
 from forebay.intake import Intake
 from forebay.launch import Services, start_services
 from forebay.links import LINGER_MS, Links
@@ -71,8 +72,9 @@ class Front(Intake):
         `settings` name address, counts of processes and so on; by default they come from the environment
         (FOREBAY_...). `cores` bounds the front to the engine rank's own NUMA mask. The calling thread is narrowed to
         the engine's cores last. Returns at once: requests come when the services are ready. Raises `StartError` when
-        the services cannot start.
+        the services cannot start, and `SettingsError`, before anything starts, for facts of a wrong type.
         """
+        make_blob(dict(facts))
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         wanted = settings or load(config=None, environ=os.environ, overrides={})
         s = wanted

@@ -183,9 +183,9 @@ class Api:
 
     def call_began(self, http: Exchange, call: Call) -> None:
         """A call goes on its way: count it, and end it when its client's time limit is over."""
+        seconds = http.time_limit()
         http.call = call
         self.metrics.call_began(call)
-        seconds = http.time_limit()
         if seconds is not None:
             left = max(0.0, seconds - (time.perf_counter() - http.began))
             timer = asyncio.get_running_loop().call_later(left, self.mailbox.expire, call, seconds)

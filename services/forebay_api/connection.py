@@ -6,6 +6,7 @@ HEAD ──head complete──▶ BODY ──body complete──▶ DONE ──n
 from __future__ import annotations
 
 import enum
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -156,7 +157,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
             return
         body = errorbody.body_of(error, openai=False)
-        headers: Headers = [(b"content-type", b"application/json")]
+        headers: Headers = [(b"content-type", b"application/json"), (b"x-request-id", uuid.uuid4().hex.encode())]
         if error.retry_after is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after))
         self.last_words(error.status, headers, body)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,7 +177,7 @@ def frame(rows: int, starts: int = 0, lens: list[int] | None = None, source: int
         lens=lens,
         has_ids=False,
         extras=[],
-        ids=array("q"),
+        ids=b"",
         starts=[(row, 1, 0) for row in range(starts)],
     )
 

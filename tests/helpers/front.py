@@ -52,7 +52,7 @@ class Front:
         def ready() -> re.Match[str] | None:
             if self.process.poll() is not None:
                 raise AssertionError(f"the front ended with {self.process.returncode}:\n{self.text()}")
-            return re.search(r"forebay is ready at (http://\S+)", self.text())
+            return re.search(r"forebay is ready at ((?:https?://|unix:)\S+)", self.text())
 
         try:
             found = wait_for(ready, seconds, "the ready line")
@@ -63,11 +63,15 @@ class Front:
 
     def pids(self) -> dict[str, int]:
         """Process ids by name (`api-0`, ...), from the lock files."""
-        return {path.stem: int(path.read_text()) for path in self.run_dir.glob("*.lock")}
+        found = {path.stem: path.read_text() for path in self.run_dir.glob("*.lock")}
+        return {name: int(text) for name, text in found.items() if text}  # empty: it is just being taken
 
     def client(self, **options: Any) -> httpx.Client:
         """An HTTP client of this front."""
-        return httpx.Client(base_url=self.url, timeout=30, **options)
+        if self.url.startswith("unix:"):
+            options["transport"] = httpx.HTTPTransport(uds=self.url.removeprefix("unix:"))
+        base = "http://localhost" if "transport" in options else self.url
+        return httpx.Client(base_url=base, timeout=30, **options)
 
     def state(self) -> dict[str, Any]:
         """The engine's live state."""

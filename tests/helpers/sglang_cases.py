@@ -49,8 +49,12 @@ def _both(name: str, path: str, body: dict[str, Any]) -> Iterator[Case]:
 def _native(name: str, **body: Any) -> Iterator[Case]:
     """A case of `/generate`; its rid is its name, by which recorded steps of the engine are found again."""
     for case in _both("generate-" + name, "/generate", body):
-        case["body"] = {"rid": case["name"], **case["body"]}
+        case["body"] = {**case["body"], "rid": _rid(body.get("rid"), case["name"])}
         yield case
+
+
+def _rid(given: Any, name: str) -> Any:
+    return [f"{name}-{one}" for one in given] if isinstance(given, list) else name
 
 
 def _texts() -> Iterator[Case]:
@@ -64,7 +68,6 @@ def _texts() -> Iterator[Case]:
     yield from _native("batch-ids", input_ids=[IDS, IDS[:3]], sampling_params=greedy(5))
     several = [greedy(3), greedy(6)]
     yield from _native("batch-params", text=list(PROMPTS[:2]), sampling_params=several, rid=["first", "second"])
-    yield from _native("rid", text=PROMPTS[0], sampling_params=greedy(3), rid="my-own-rid")
     yield from _native("n", text=PROMPTS[0], sampling_params=greedy(4, n=2))
     yield from _native("prompt-ids", text=PROMPTS[0], sampling_params=greedy(3), return_prompt_token_ids=True)
     yield from _native("nothing-new", text=PROMPTS[0], sampling_params=greedy(0))
@@ -149,7 +152,7 @@ def _sampling() -> Iterator[Case]:
 
 
 def _bad() -> Iterator[Case]:
-    ok = {"text": PROMPTS[0]}
+    ok = {"text": PROMPTS[0], "sampling_params": greedy(4)}
     bodies: dict[str, Any] = {
         "nothing": {},
         "both": {"text": "a", "input_ids": [1]},
@@ -239,7 +242,7 @@ def _openai() -> Iterator[Case]:
         "no-messages": {"messages": []},
         "role": {"messages": [{"role": "nobody", "content": "x"}]},
         "top-logprobs": {"messages": CHAT, "top_logprobs": 2},
-        "temperature": {"messages": CHAT, "temperature": 3},
+        "temperature": {"messages": CHAT, "temperature": -1},
         "too-long": {"messages": [{"role": "user", "content": LONG * 25}]},
     }
     for name, more in bad.items():

@@ -1,7 +1,8 @@
-"""Sends the comparison's requests to a front and writes its answers: `python -m tests.helpers.sglang_record URL FILE`.
+"""Sends the comparison's requests to a front and writes its answers.
 
-Run it once against SGLang's own front and once against forebay inside the same SGLang; `sglang_compare` then lists
-every difference. Needs nothing but the standard library. Cases that end others (aborts) are sent one at a time.
+`python -m tests.helpers.sglang_record URL FILE [START ...]`: once against SGLang's own front and once against forebay
+inside the same SGLang; `sglang_compare` then lists every difference. With STARTs, only cases whose names start so are
+sent, and their answers replaced. Needs the standard library only. Cases that end others are sent one at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from tests.helpers.sglang_cases import Case, all_cases
 
 AT_ONCE = 6
-PATIENCE = 60.0
+PATIENCE = 100.0
 """Seconds until a case counts as unanswered."""
 Answer = dict[str, Any]
 """`status`, and `json`, `text` or `frames` (the data of each event, parsed where it is JSON)."""
@@ -83,9 +84,9 @@ def _content(raw: bytes) -> Answer:
         return {"text": raw.decode(errors="replace")}
 
 
-def record(url: str) -> dict[str, Answer]:
-    """The answer of every case, by name."""
-    client, cases = Client(url), all_cases()
+def record(url: str, starts: tuple[str, ...] = ("",)) -> dict[str, Answer]:
+    """The answer of every case whose name starts so, by name."""
+    client, cases = Client(url), [case for case in all_cases() if case["name"].startswith(starts)]
     alone = [case for case in cases if "action" in case or case["body"] is None]
     together = [case for case in cases if case not in alone]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -98,9 +99,12 @@ def record(url: str) -> dict[str, Answer]:
 
 
 def main() -> None:
-    url, path = sys.argv[1:3]
+    url, path, *starts = sys.argv[1:]
     began = time.monotonic()
-    answers = record(url)
+    answers = record(url, tuple(starts) or ("",))
+    if starts:
+        with open(path, encoding="utf-8") as file:
+            answers = json.load(file) | answers
     with open(path, "w", encoding="utf-8") as file:
         json.dump(answers, file, ensure_ascii=False)
     print(f"{len(answers)} answers in {time.monotonic() - began:.0f} s -> {path}")

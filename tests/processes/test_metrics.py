@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,7 +23,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     folder = make_tokenizer(tmp_path_factory.mktemp("model"))
     flags = ["--engine", "echo", "--tokenizer-path", str(folder), "--echo-step-ms", "2", "--restart-limit", "20"]
     flags += ["--apis", "2", "--tokenizers", "2", "--detokenizers", "2"]
-    flags += ["--log-requests", "--log-format", "json", "--log-request-text"]
+    flags += ["--health-timeout", "2", "--log-requests", "--log-format", "json", "--log-request-text"]
     with running(tmp_path_factory.mktemp("front"), *flags) as found:
         yield found
 
@@ -117,8 +117,7 @@ def test_stages_are_timed_and_links_counted(front: Front) -> None:
 
     def seen() -> bool:
         return all(
-            value(front, name) > 0
-            for name in ("forebay_tokenize_seconds_count", "forebay_detokenize_seconds_count")
+            value(front, name) > 0 for name in ("forebay_tokenize_seconds_count", "forebay_detokenize_seconds_count")
         ) and all(
             value(front, "forebay_frames_total", link=link) > 0
             for link in ("api_to_tokenizer", "tokenizer_to_engine", "engine_to_detokenizer", "detokenizer_to_api")
@@ -137,7 +136,9 @@ def test_server_info_names_every_process(front: Front) -> None:
     for _ in range(6):
         processes = get(front, "/server_info", params={"static": "1"}).json()["processes"]
         names = sorted(process["name"] for process in processes)
-        assert names == sorted([f"{role}-{n}" for role in ("api", "tokenizer", "detokenizer") for n in (0, 1)] + ["engine-0"])
+        assert names == sorted(
+            [f"{role}-{n}" for role in ("api", "tokenizer", "detokenizer") for n in (0, 1)] + ["engine-0"]
+        )
         assert {process["name"]: process["pid"] for process in processes}.items() <= front.pids().items()
 
 
@@ -191,6 +192,30 @@ def test_loads_come_from_the_engine(front: Front) -> None:
     text = get(front, "/v1/loads", params={"format": "prometheus"}).text
     assert 'sglang_num_running_reqs{dp_rank="0"} 0.0' in text
     assert get(front, "/get_load").json()[0]["num_reqs"] == 0
+
+
+def test_a_silent_engine_is_unhealthy_until_the_next_success(front: Front) -> None:
+    engine = front.pids()["engine-0"]
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        with front.client() as client:  # one connection: one api process
+            began = time.monotonic()
+            assert client.get("/health").status_code == 503
+            assert 1.5 < time.monotonic() - began < 5
+            assert client.get("/ready").status_code == 503
+            assert client.get("/live").status_code == 200
+            os.kill(engine, signal.SIGCONT)
+            assert client.get("/health").status_code == 200
+            assert client.get("/ready").status_code == 200
+    finally:
+        os.kill(engine, signal.SIGCONT)
+
+
+def test_a_loaded_engine_is_healthy(front: Front) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        running = [pool.submit(generate, front, tokens=600) for _ in range(8)]
+        assert [get(front, "/health").status_code for _ in range(5)] == [200] * 5
+        assert {one.result().status_code for one in running} == {200}
 
 
 @pytest.mark.parametrize("name", ["tokenizer-1", "detokenizer-0"])

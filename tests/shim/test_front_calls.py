@@ -14,7 +14,7 @@ from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.frames import Kind
 from forebay.wire.messages import ControlReply, RequestFault
-from tests.shim.front_rig import head, rig
+from tests.shim.front_rig import TOKENIZER, head, rig
 
 
 class State(msgspec.Struct, array_like=True):
@@ -118,17 +118,12 @@ def test_error_of_a_request_that_is_over_is_not_sent() -> None:
 
 
 def test_error_for_an_api_process_that_is_away_says_so() -> None:
-    with rig() as r:
-        r.run(head("a"))
+    with rig(connected=False) as r:
         r.stop(Peer("api", 0))
-
-        def refused() -> bool:
-            return not r.front._links.send(Peer("api", 0), b"")
-
-        while not refused():
-            pass
-        r.front._links.changes()
-        with pytest.raises(LinkError, match="api-0"):
+        r.connect()
+        r.wait_up(TOKENIZER)
+        r.run(head("a"))
+        with pytest.raises(LinkError, match="api-0 is away"):
             r.front.push_error("a", "no")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from array import array
 
@@ -161,10 +162,15 @@ def test_api_process_that_comes_back_is_served_again() -> None:
         r.run(head("a"))
 
 
-def test_request_of_an_api_process_that_this_front_does_not_have_is_left_out() -> None:
+def test_request_of_an_api_process_that_this_front_does_not_have_is_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with rig() as r:
         r.admit(head("a", api=7), head("b"))
         assert [entry.rid for entry in r.drain(1)] == ["b"]
+        assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+            "left out a request of api-7: this front was told of 1"
+        ]
 
 
 def test_error_that_a_full_queue_refuses_is_sent_when_there_is_room(narrow: None) -> None:

@@ -1,4 +1,4 @@
-"""The engine link, requests on their way in: waiting, draining, requests that cannot be read, aborts.
+"""The engine link, requests on their way in: waiting, draining, requests that cannot be read.
 
 Where each behaviour of the engine link is tested (`Lnn`: the rows of the list that the link was written from; `test_`
 names without a file stand in this one):
@@ -7,26 +7,31 @@ names without a file stand in this one):
 |---|---|
 | L1 | tests/processes/test_serve.py |
 | L2 | test_front_life.py: `test_only_rank_0_launches_and_only_when_the_switch_is_on` |
-| L3 - L6 | test_affinity.py; tests/processes/test_launch.py |
+| L3, L4 | test_affinity.py; test_front_launch.py |
+| L5, L6 | test_front_launch.py: `test_thread_is_narrowed_only_after_the_services_and_the_links_are_there`, |
+|    | `test_parallelism_of_tokenizers_is_set_only_where_it_is_unset` |
 | L7 | `test_wait_ends_when_a_request_arrives`, `test_wait_lets_go_of_the_interpreter_lock`, |
 |    | `test_wait_without_anything_ends_in_time`, `test_wait_has_two_names` |
 | L8 | `test_drain_of_an_idle_front_is_empty`, `test_drain_gives_256_at_most_and_the_rest_in_order`, |
 |    | `test_drain_limit_can_be_chosen` |
-| L9 | `test_each_request_has_its_own_ids_as_int64`; tests/wire/test_frames.py |
+| L9 | `test_each_request_has_its_own_ids_as_int64`; tests/wire/test_admit.py |
 | L10 | `test_decoder_of_the_engine_makes_its_own_type`, `test_request_of_a_foreign_type_keeps_its_owner` |
 | L11, L12 | `test_bad_head_in_the_middle_is_answered_and_its_neighbours_are_not_touched`, |
 |     | `test_head_without_a_rid_is_one_warning`, `test_ids_that_do_not_fit_answer_every_request_of_the_frame` |
-| L13 - L15 | test_front_calls.py |
+| L13, L14 | test_front_calls.py |
+| L15 | test_front_calls.py: `test_struct_is_answered_as_a_map_of_its_fields`; tests/processes/test_serve.py |
 | L16 | test_front_results.py: `test_step_is_one_frame_for_every_shard` |
-| L17, L18, L20 - L29 | tests/wire/test_egress.py; test_front_results.py: `test_families_reach_the_detokenizer` |
-| L19 | `test_abort_of_one_name_leaves_a_longer_one_alone`, `test_rid_may_be_any_text` |
+| L17, L18, L20 - L29 | tests/wire/test_egress.py, test_families.py; |
+|     | test_front_results.py: `test_families_reach_the_detokenizer` |
+| L19 | `test_rid_may_be_any_text`; test_front_aborts.py |
 | L30 | test_facts.py; test_front_life.py: `test_greeting_carries_the_launch_facts` |
 | L31 | tests/api/test_sampling.py |
 | L32 | test_front_losses.py; test_front_life.py: `test_output_after_the_end_is_one_warning_with_its_count` |
 | L33 | test_front_calls.py: `test_error_of_one_request_reaches_its_own_api_process` |
 | L34 | test_front_results.py: `test_abort_outside_the_output_is_a_row_without_tokens` |
 | L35 | test_front_calls.py: `test_health_ack_reaches_every_api_process` |
-| L36, L37 | tests/processes/test_launch.py, test_listen.py |
+| L36 | test_front_launch.py: `test_line_in_the_log_says_where_it_serves` |
+| L37 | test_listen.py |
 """
 
 from __future__ import annotations
@@ -304,88 +309,6 @@ def test_foreign_type_that_is_sent_again_is_taken_once() -> None:
         r.run(head("a"))
         r.admit(head("a", attempt=1))
         assert r.settle() == []
-
-
-# ---------------------------------------------------------------- aborts
-def test_abort_reaches_the_engine_with_its_reason() -> None:
-    with rig() as r:
-        r.run(head("a"))
-        r.abort("a", "user", message="enough")
-        assert r.drain(1) == [AbortRequest("a", "user", "enough")]
-
-
-def test_abort_by_a_clients_own_id_is_for_all_of_its_requests() -> None:
-    with rig() as r:
-        r.run(head("w1", public_rid="mine"), head("w2", public_rid="mine"), head("w3", public_rid="other"))
-        r.abort("mine")
-        assert rids(r.drain(2)) == ["w1", "w2"]
-
-
-def test_abort_of_one_name_leaves_a_longer_one_alone() -> None:
-    with rig() as r:
-        r.run(head("w1", public_rid="req-1"), head("w10", public_rid="req-10"), head("req-1x"))
-        r.abort("req-1")
-        assert rids(r.drain(1)) == ["w1"]
-        assert r.settle(Peer("api", 0)) == []
-
-
-def test_second_abort_of_a_client_that_left_is_dropped() -> None:
-    with rig() as r:
-        r.run(head("a"))
-        r.abort("a")
-        r.drain(1)
-        r.abort("a")
-        assert r.settle(Peer("api", 0)) == []
-
-
-def test_abort_after_the_end_is_dropped() -> None:
-    with rig() as r:
-        r.run(head("a"))
-        r.front.push_abort("a", "done")
-        r.abort("a", "user")
-        assert r.settle(Peer("api", 0)) == []
-
-
-def test_abort_of_a_request_that_nobody_knows_is_harmless() -> None:
-    with rig() as r:
-        r.abort("nobody")
-        r.abort("nobody", "user")
-        assert r.settle(Peer("api", 0)) == []
-
-
-def test_abort_of_everything_is_passed_on() -> None:
-    with rig() as r:
-        r.abort("", "user", abort_all=True)
-        assert r.drain(1) == [AbortRequest("", "user", abort_all=True)]
-
-
-def test_abort_that_overtakes_its_request_stops_it_before_the_engine() -> None:
-    with rig() as r:
-        r.abort("a", "client")
-        assert r.settle(Peer("api", 0)) == []
-        r.admit(head("a"), head("b"))
-        assert rids(r.drain(1)) == ["b"]
-
-
-def test_abort_by_a_user_that_overtakes_its_request_is_answered_with_a_last_row() -> None:
-    with rig() as r:
-        r.abort("a", "user")
-        assert r.settle(Peer("api", 0)) == []
-        r.admit(head("a"))
-        assert r.settle() == []
-        step = r.step()
-        assert step.rids == ["a"]
-        assert step.finish == [
-            {"type": "abort", "message": "Abort in waiting queue", "status_code": None, "err_type": None}
-        ]
-
-
-def test_stop_that_comes_before_its_request_is_no_abort_of_it() -> None:
-    with rig() as r:
-        r.abort("a", "stop")
-        assert r.settle(Peer("api", 0)) == []
-        r.admit(head("a"))
-        assert rids(r.drain(1)) == ["a"]
 
 
 # ---------------------------------------------------------------- strangers

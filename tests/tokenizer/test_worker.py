@@ -13,9 +13,10 @@ import pytest
 from forebay.facts import LaunchFacts
 from forebay.settings import Settings
 from forebay.wire.messages import ControlRequest, Ids, WorkItem
+from forebay_tokenizer import worker
 from forebay_tokenizer.admission import Admission, Admitter
 from forebay_tokenizer.lanes import SMALL
-from forebay_tokenizer.worker import INLINE, Answer, Refusal, Result, Tokenizer, limits_of
+from forebay_tokenizer.worker import HUGE, INLINE, Answer, Refusal, Result, Tokenizer, limits_of
 from tests.tokenizer.samples import LOG, admitter, chat, plain, user, work
 
 NONE: Ids = array("q")
@@ -153,6 +154,19 @@ def test_a_fault_of_ours_in_a_tiny_request_ends_that_request_only(
     (result,) = bench.tokenizer.results()
     assert isinstance(result, Refusal)
     assert result.faults[0].status == 500
+
+
+@pytest.mark.parametrize(("size", "times"), [(HUGE - 1, 0), (HUGE, 1)])
+def test_the_memory_of_a_huge_request_is_given_back_before_its_result_leaves(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, size: int, times: int
+) -> None:
+    bench = make(start=False)
+    calls: list[int] = []
+    monkeypatch.setattr(worker, "give_back", lambda: calls.append(bench.wakes))
+    bench.tokenizer.submit(work(text="x" * size), NONE)
+    bench.tokenizer.start()
+    bench.fetch(1)
+    assert calls == [0] * times
 
 
 def test_results_keep_the_order_of_submission(make: Callable[..., Bench]) -> None:

@@ -278,6 +278,11 @@ def test_hidden_states_come_in_three_forms(states: HiddenFamily) -> None:
     assert family(rows(output_hidden_states=states), "output_hidden_states") == meant
 
 
+def test_step_without_families_does_no_work_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.wire.egress.encode_family", None)
+    assert once(rows()).families == (None,) * 7
+
+
 def test_empty_cells_cost_nothing_on_the_wire() -> None:
     empty = rows(64, output_token_logprobs=FlatFamily([[]] * 64, [[]] * 64))
     assert len(EgressEncoder(1).encode(empty)) == len(EgressEncoder(1).encode(rows(64)))
@@ -305,3 +310,24 @@ def test_trailing_columns_pass_by_name() -> None:
 
 def test_a_step_without_rows_is_a_frame() -> None:
     assert once(GenerationBatch([], [])).rids == []
+
+
+def test_a_frame_of_a_life_that_is_over_is_not_taken() -> None:
+    old, new, decoder = EgressEncoder(1), EgressEncoder(2), EgressDecoder()
+    decoder.decode(old.encode(rows()))
+    decoder.decode(new.encode(rows()))
+    with pytest.raises(PeerError, match="gone"):
+        decoder.decode(old.encode(rows()))
+    assert not decoder.lost
+    assert decoder.decode(new.encode(rows())).same_rows
+
+
+def test_an_unreadable_step_is_told_as_lost_and_the_next_full_one_is_taken() -> None:
+    encoder, decoder = EgressEncoder(1), EgressDecoder()
+    decoder.decode(encoder.encode(rows()))
+    with pytest.raises(PeerError):
+        decoder.decode(encoder.encode(rows())[:-3])
+    assert decoder.lost
+    encoder.send_full()
+    assert decoder.decode(encoder.encode(rows())).rids == ["r0", "r1", "r2"]
+    assert not decoder.lost

@@ -237,26 +237,50 @@ class EgressDecoder:
 
     def __init__(self) -> None:
         self._epoch = self._seq = -1
-        self._rids: list[str] = []
+        self._past: set[int] = set()
+        """Lives of the engine that are over: frames of theirs that are still on the way say nothing any more."""
+        self._rids: list[str] | None = None
+        """The rows of the previous frame; None: not known, because a frame was missed."""
         self._columns: list[list[int] | None] = [None, None, None]
         self.lost = False
-        """True after a frame that did not follow the one before it: frames are missing."""
+        """True after a frame that shows that rows are missing: it did not follow the one before it in the same life
+        of the engine, or its header could be read and the rest could not."""
 
     def decode(self, frame: Buffer) -> EgressFrame:
-        """One step; raises `PeerError` for a frame that is cut, inconsistent or relies on one that was missed."""
+        """One step; raises `PeerError` for a frame that is cut, inconsistent, stale, or leans on one that was missed."""
+        self.lost = False
         head, columns = open_frame(frame, Kind.EGRESS)
         try:
             header = _decode_header(head)
         except (msgspec.DecodeError, RecursionError) as error:
             raise PeerError(f"an egress header cannot be read: {error}") from error
-        follows = header.epoch == self._epoch and header.seq == self._seq + 1
-        self.lost = not follows and self._epoch != -1
-        same = header.rids is None
-        if same and not follows:
-            raise PeerError(f"egress frame {header.seq} repeats the rows of a frame that was missed")
-        out = EgressFrame()
-        out.epoch, out.seq, out.same_rows = header.epoch, header.seq, same
+        self._follow(header)
         rids = self._rids if header.rids is None else header.rids
+        if rids is None:
+            raise PeerError(f"egress frame {header.seq} repeats the rows of a frame that was missed")
+        try:
+            out = self._read(header, rids, columns)
+        except PeerError:
+            self.lost, self._rids = True, None
+            raise
+        self._rids = rids
+        return out
+
+    def _follow(self, header: _Header) -> None:
+        """Take note of the place of a frame; raises `PeerError` for one of a life that is over."""
+        if header.epoch in self._past:
+            raise PeerError("an egress frame came from an engine that is gone")
+        if header.epoch != self._epoch:
+            if self._epoch != -1:
+                self._past.add(self._epoch)
+            self._rids = None
+        elif header.seq != self._seq + 1:
+            self.lost, self._rids = True, None
+        self._epoch, self._seq = header.epoch, header.seq
+
+    def _read(self, header: _Header, rids: list[str], columns: memoryview) -> EgressFrame:
+        out = EgressFrame()
+        out.epoch, out.seq, out.same_rows = header.epoch, header.seq, header.rids is None
         self._check(header, rids)
         out.rids = rids
         out.id_width, out.lens, out.finish = header.id_width, header.lens, header.finish
@@ -269,9 +293,8 @@ class EgressDecoder:
         if rest:
             raise PeerError(f"an egress frame has {rest} bytes behind its last column")
         out.trailing = header.trailing
-        self._epoch, self._seq, self._rids = header.epoch, header.seq, rids
         given = (header.prompt_tokens, header.cached_tokens, header.reasoning_tokens)
-        if not same:
+        if not out.same_rows:
             self._columns = list(given)
         else:
             self._columns = [new if new is not None else old for new, old in zip(given, self._columns, strict=True)]

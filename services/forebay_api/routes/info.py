@@ -28,6 +28,7 @@ MODEL_FACTS = {
     "disaggregation_mode": None,
     "has_image_understanding": False,
     "has_audio_understanding": False,
+    "embedding_method": None,
     "model_type": None,
     "architectures": None,
 }

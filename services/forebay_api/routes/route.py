@@ -16,7 +16,8 @@ Handler = Callable[["Api", Exchange], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path. `access`: `open` needs no key, `normal` the api key, `admin` the admin key if there is one.
+    """One path. `access`: `open` needs no key, `normal` the api key, `admin` the admin key if there is one,
+    `force` the admin key always (`forebay_api.access`).
 
     `body` is the msgspec struct of the request body, for the documentation.
     """

@@ -93,6 +93,7 @@ class Requests:
         head = _decode(header)
         if head.embedding:
             raise ValueError("embedding is not supported: this engine generates")
+        searched = bool(head.sampling.stop or head.sampling.stop_regex) and not self._engine_stops
         request = self._types.generate(
             rid=head.rid,
             input_text=None,
@@ -100,12 +101,13 @@ class Requests:
             input_embeds=None,
             mm_inputs=None,
             token_type_ids=None,
-            sampling_params=self._sampling(head.sampling),
+            sampling_params=self._sampling(head.sampling, searched=searched),
             return_logprob=head.return_logprob,
             logprob_start_len=head.logprob_start_len,
             top_logprobs_num=head.top_logprobs_num,
             token_ids_logprob=head.token_ids_logprob,
-            stream=head.stream,
+            # SGLang hands out a request that does not stream every 50 tokens; a stop string must be found before that.
+            stream=head.stream or searched,
             return_hidden_states=head.return_hidden_states,
             priority=head.priority,
         )
@@ -115,8 +117,11 @@ class Requests:
             self._set_extra(request, head.extra)
         return request
 
-    def _sampling(self, params: SamplingParams) -> Any:
-        """SGLang's parameters, already normalised: forebay and SGLang agree that greedy is `top_k` 1."""
+    def _sampling(self, params: SamplingParams, *, searched: bool) -> Any:
+        """SGLang's parameters, already normalised: forebay and SGLang agree that greedy is `top_k` 1.
+
+        `searched`: the front looks for stops in the text, and a step that it sees late is one computed for nothing.
+        """
         stops, patterns = (params.stop, params.stop_regex) if self._engine_stops else ([], [])
         bias = params.logit_bias
         return self._types.sampling(
@@ -138,8 +143,7 @@ class Requests:
             skip_special_tokens=params.skip_special_tokens,
             spaces_between_special_tokens=params.spaces_between_special_tokens,
             no_stop_trim=params.no_stop_trim,
-            # Where the front looks for stops, a step that it sees late is a step computed for nothing.
-            stream_interval=None if params.stop or params.stop_regex else params.stream_interval,
+            stream_interval=1 if searched else params.stream_interval,
             logit_bias=None if bias is None else {str(token): value for token, value in bias.items()},
             sampling_seed=params.sampling_seed,
             custom_params=params.custom_params,
