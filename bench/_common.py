@@ -87,6 +87,22 @@ def median(values: Iterable[float | None]) -> float | None:
     return statistics.median(there) if there else None
 
 
+def middle(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One row of medians: of numbers, and of the numbers in maps; a truth must hold in every round."""
+    out: dict[str, Any] = {}
+    for name, value in rows[0].items():
+        values = [row[name] for row in rows]
+        if isinstance(value, bool):
+            out[name] = all(values)
+        elif isinstance(value, (int, float)) and all(isinstance(one, (int, float)) for one in values):
+            out[name] = statistics.median(values)
+        elif isinstance(value, dict) and all(isinstance(one, dict) for one in values):
+            out[name] = middle(values) if all(one.keys() == value.keys() for one in values) else value
+        else:
+            out[name] = value
+    return out
+
+
 def spread(values: Iterable[float | None]) -> list[float] | None:
     """The smallest and the largest of what is there."""
     there = [value for value in values if value is not None]
@@ -101,6 +117,13 @@ def numbers(text: str) -> list[int]:
 def floats(text: str) -> list[float]:
     """`0,10.5` as numbers."""
     return [float(part) for part in text.split(",") if part]
+
+
+def split_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A script's own words, and forebay's flags behind `--`."""
+    given = list(words)
+    at = given.index("--") if "--" in given else len(given)
+    return given[:at], given[at + 1 :]
 
 
 def machine() -> dict[str, Any]:

@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from _common import HERE, SAMPLE, Output, inner, machine, median, shown, spread, table, versions
+from _common import HERE, SAMPLE, Output, inner, machine, median, shown, split_flags, spread, table, versions
 from _fronts import Forebay, FrontUnderTest
 from _load import APIS, CUMULATIVE, Load, one_round, run_client
 from _peers import Sglang, Vllm
@@ -56,11 +56,7 @@ PACED_SECONDS = 2.0
 
 def parse(argv: Sequence[str] | None = None) -> Namespace:
     """The options."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    flags: list[str] = []
-    if "--" in given:
-        at = given.index("--")
-        given, flags = given[:at], given[at + 1 :]
+    given, flags = split_flags(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, required=True, help="folder made by fetch_peers.sh")
     parser.add_argument("--only", help=f"comma-separated: which peers, of {', '.join(PEERS)}")

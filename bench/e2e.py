@@ -27,10 +27,8 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
-from typing import Any
 
-from _common import SAMPLE, Output, floats, numbers
+from _common import SAMPLE, Output, floats, middle, numbers, split_flags
 from _fronts import Forebay, find_tokenizer
 from _load import APIS, CUMULATIVE, Load, one_round, run_client
 
@@ -51,11 +49,7 @@ FLAT_OUT_TOKENS = 20_000
 
 def parse(argv: Sequence[str] | None = None) -> Namespace:
     """The options; what stands behind `--` are flags of forebay."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    flags: list[str] = []
-    if "--" in given:
-        at = given.index("--")
-        given, flags = given[:at], given[at + 1 :]
+    given, flags = split_flags(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--api", default="completions", help=f"comma-separated, of {', '.join(APIS)}")
     parser.add_argument("--streams", type=numbers, default=[64], help="comma-separated")
@@ -88,22 +82,6 @@ def loads(options: Namespace, apis: Sequence[str]) -> Iterator[Load]:
                 if step == 0:
                     waves = max(waves, -(-FLAT_OUT_TOKENS // (streams * options.tokens)))
                 yield Load(api, streams, step, options.tokens, waves, ramp_s=options.ramp_s if step else 0.0)
-
-
-def middle(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row of medians: of numbers, and of the numbers in maps; a truth must hold in every round."""
-    out: dict[str, Any] = {}
-    for name, value in rows[0].items():
-        values = [row[name] for row in rows]
-        if isinstance(value, bool):
-            out[name] = all(values)
-        elif isinstance(value, (int, float)) and all(isinstance(one, (int, float)) for one in values):
-            out[name] = median(values) if name not in ("streams", "tokens") else value
-        elif isinstance(value, dict) and all(isinstance(one, dict) for one in values):
-            out[name] = middle(values) if all(one.keys() == value.keys() for one in values) else value
-        else:
-            out[name] = value
-    return out
 
 
 def measure(front: Forebay, load: Load, text: Path, options: Namespace, output: Output) -> None:

@@ -11,7 +11,7 @@ A process plays the services: it sends requests, and reads what the engine pushe
     one_of_B         one row of the batch has logprobs
     all7_lists       all seven families in every row (top 5, 2 given ids, hidden states of 64), as nested lists
     all7_arrays      the same as contiguous arrays
-    drain_1k, drain_16k   256 requests with 1,024 or 16,384 prompt ids each, a frame a request
+    drain_1k, drain_16k   256 requests with 1,024 or 16,384 prompt ids each, each in a frame of its own
 
 `paced` false: one push after the other, of objects that are warm. `paced` true: a loop of 10 ms that makes fresh id
 arrays each step and runs 16 MB of other memory through the caches before it pushes, as an engine's step would.
@@ -97,16 +97,14 @@ def serve(folder: str, pipe: Connection) -> None:
             pipe.send((frames, size))
 
 
-def send_requests(socket: zmq.Socket[bytes], rids: list[str], ids: int, together: bool) -> None:
-    """Send requests with `ids` prompt ids each, in one frame or in a frame each."""
+def send_requests(socket: zmq.Socket[bytes], rids: list[str], ids: int, in_frame: int) -> None:
+    """Send requests with `ids` prompt ids each, `in_frame` of them in a frame."""
     sampling = SamplingParams(max_new_tokens=256)
     heads = [RequestHead(rid=rid, serial=at, sampling=sampling, stream=True) for at, rid in enumerate(rids)]
     prompt = array("q", range(1000, 1000 + ids))
-    if together:
-        socket.send(ingress.encode_admit(heads, [prompt] * len(heads)))
-        return
-    for head in heads:
-        socket.send(ingress.encode_admit([head], [prompt]))
+    for at in range(0, len(heads), in_frame):
+        some = heads[at : at + in_frame]
+        socket.send(ingress.encode_admit(some, [prompt] * len(some)))
 
 
 class Services:
@@ -130,8 +128,8 @@ class Services:
         frames, size = self.answer()
         return frames, size
 
-    def request(self, rids: list[str], ids: int, *, together: bool) -> None:
-        self._pipe.send((rids, ids, together))
+    def request(self, rids: list[str], ids: int, in_frame: int) -> None:
+        self._pipe.send((rids, ids, in_frame))
         self.answer()
 
     def close(self) -> None:
@@ -220,7 +218,7 @@ class Bench:
     def admit(self, count: int, ids: int) -> list[str]:
         """New requests that the engine has taken."""
         rids = self.names(count)
-        self.services.request(rids, ids, together=True)
+        self.services.request(rids, ids, len(rids))
         taken = 0
         deadline = time.monotonic() + WAIT_S
         while taken < count:
@@ -294,7 +292,7 @@ class Bench:
         cpu, wall = [], []
         for turn in range(self.options.drains + 1):
             rids = self.names(DRAIN_REQUESTS)
-            self.services.request(rids, ids, together=False)
+            self.services.request(rids, ids, self.options.in_frame)
             time.sleep(0.2)  # ZeroMQ's thread moves them into the inbox
             if paced:
                 self.ballast[:] = self.ballast[::-1]
@@ -348,6 +346,7 @@ def parse() -> Namespace:
     parser.add_argument("--sizes", type=numbers, default=SIZES, help="rows of a batch, comma-separated")
     parser.add_argument("--calls", type=int, default=1000, help="pushes a case, back to back; fewer of large batches")
     parser.add_argument("--paced-calls", type=int, default=150, help="pushes a case, paced")
+    parser.add_argument("--in-frame", type=int, default=1, help="drains: requests that come in one frame")
     parser.add_argument("--drains", type=int, default=9, help="drains a case")
     parser.add_argument("--paced", action=argparse.BooleanOptionalAction, help="only paced, or only back to back")
     parser.add_argument("--allocators", help="comma-separated, of default and raised [--json: default, else both]")

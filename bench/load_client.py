@@ -58,7 +58,10 @@ def prompt_of(options: Namespace, rng: random.Random, seq: int) -> Any:
         )
     text = f"{seq} {options.text}" if options.vary else options.text
     if options.api == "chat":
-        return [*options.history, {"role": "user", "content": text}]
+        history = options.history
+        if options.vary_history:
+            history = [{**message, "content": f"{seq} {message['content']}"} for message in history]
+        return [*history, {"role": "user", "content": text}]
     return text
 
 
@@ -212,6 +215,7 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     add("--prompt-bytes", type=int, default=0, help="cut or repeat --prompt-file to this size")
     add("--prompt-ids", type=int, default=0, help="send this many token ids instead of text")
     add("--history-file", help="chat: a JSON list of messages before the prompt, the same in every request")
+    add("--vary-history", action="store_true", help="chat: different messages before the prompt, too")
     add("--id-lo", type=int, default=100)
     add("--id-hi", type=int, default=30000)
     add("--vary", action="store_true", help="a different prompt for every request")

@@ -227,6 +227,12 @@ class Links:
             left = max(0, int((until - time.monotonic()) * 1000))
         return False
 
+    def sleep(self, timeout_ms: int) -> None:
+        """Like `wait`, for a loop that has received until None: asks no socket anything (4 system calls less)."""
+        for fd, _ in self._sleeper.poll(timeout_ms):
+            if fd in self._monitor_fds:
+                self.stirred = True
+
     def watch(self, fd: int) -> None:
         """Let `wait` end also when this file descriptor is readable."""
         self._sleeper.register(fd, select.POLLIN)

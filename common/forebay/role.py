@@ -184,21 +184,22 @@ class Role:
     # ---------------------------------------------------------------- the loop of a service
     def serve(self, service: Service) -> None:
         """Run a service until `stop`: frames as they come, one `turn` after each batch of them."""
-        patience = self._beat(service.turn(time.monotonic()))
+        links, patience = self.links, self._beat(service.turn(time.monotonic()))
+        links.wait(0)
         while not self.stopping:
-            self.links.wait(min(SECOND_MS, patience))
             if self._woken:
                 self._drain_wakes()
-            if self.links.stirred:
-                for peer, up in self.links.changes():
+            if links.stirred:
+                for peer, up in links.changes():
                     self.log.debug("link to %s is %s", peer, "up" if up else "down")
                     service.peer_changed(peer, up)
-            while (frame := self.links.receive()) is not None:
+            while (frame := links.receive()) is not None:
                 self._hand(service, frame)
             now = time.monotonic()
             patience = self._beat(service.turn(now))
             if now >= self.tally.due:
                 self.tally.copy(now)
+            links.sleep(patience)
 
     def _hand(self, service: Service, frame: bytes) -> None:
         try:
@@ -225,10 +226,12 @@ class Role:
     def _beat(self, due: float | None) -> int:
         """Milliseconds that the loop may sleep; tells a service manager's watchdog that it turns."""
         interval = self.notifier.watchdog_interval
+        if interval is None and due is None:
+            return SECOND_MS
         if interval is not None:
             self.notifier.watchdog()
         waits = [w for w in (due, interval) if w is not None]
-        return max(0, min(SECOND_MS, *(int(w * 1000) + 1 for w in waits))) if waits else SECOND_MS
+        return max(0, min(SECOND_MS, *(int(w * 1000) + 1 for w in waits)))
 
     def _drain_wakes(self) -> None:
         self._woken = False

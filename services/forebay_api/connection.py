@@ -51,6 +51,8 @@ class Connection(HttpToolsProtocol):
         self._since = 0.0
         """When the present stage began; of a body, when its last byte came (event loop time)."""
         self._head_bytes = self._body_bytes = self._unread = 0
+        self._head_begun = False
+        """Whether a request line has begun; empty lines before one mean nothing."""
         self._body_began = 0.0
 
     @property
@@ -67,10 +69,9 @@ class Connection(HttpToolsProtocol):
         over = len(door.connections) - door.max_connections
         if over > 0:
             door.refused += 1
+            self.refuse(RequestError("too many connections", 503, retry_after=1))
             if over > RESERVE // 2:
-                transport.abort()
-            else:
-                self.refuse(RequestError("too many connections", 503, retry_after=1))
+                transport.close()  # no time to linger
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._door.connections.discard(self)
@@ -105,12 +106,14 @@ class Connection(HttpToolsProtocol):
         self._stage = Stage.HEAD
         self._since = self.loop.time()
         self._head_bytes = 0
+        self._head_begun = False
 
     # ---------------------------------------------------------------- the parser
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if self._stage is not Stage.HEAD:
             self._begin_head()
+        self._head_begun = True
 
     def on_headers_complete(self) -> None:
         if (
@@ -207,7 +210,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def _head_too_slow(self) -> None:
-        if self._head_bytes:
+        if self._head_begun:
             self.refuse(RequestError("the head of the request did not come in time", 408))
         else:
             self.transport.close()

@@ -150,16 +150,24 @@ class RowSet:
             if len(self._noted) >= MAX_NOTED:
                 self._hand_over()
 
-    def count_ragged(self, ids: list[int], ends: Sequence[int]) -> None:
-        """One more step with any number of tokens a row; `ends[r]:ends[r + 1]` are those of row `r`."""
+    def count_ragged(self, ids: list[int], ends: Sequence[int], each: int) -> None:
+        """One more step with any number of tokens a row; `ends[r]:ends[r + 1]` are those of row `r`.
+
+        `each`: the number of tokens of every row, 0 where they differ.
+        """
+        self._steps += each
+        if not each:
+            self._count_each(ends)
+        self._hand_over()
+        for row in self._deferred:
+            self._hand(row, ids[ends[row] : ends[row + 1]])
+
+    def _count_each(self, ends: Sequence[int]) -> None:
         start = 0
         for session, end in zip(self.sessions, islice(ends, 1, None), strict=True):
             if not session.kind & EAGER:
                 session.tokens += end - start
             start = end
-        self._hand_over()
-        for row in self._deferred:
-            self._hand(row, ids[ends[row] : ends[row + 1]])
 
     def settle(self) -> None:
         """Give every session the tokens of its steps."""

@@ -45,7 +45,18 @@ class Step:
         texts = table.texts(self.ids, negative)
         if self.ends is None:
             return texts
+        each = self.each
+        if each:  # a seventh cheaper than by slices
+            return list(map("".join, zip(*[iter(texts)] * each, strict=True)))
         return ["".join(texts[start:end]) for start, end in pairwise(self.ends)]
+
+    @property
+    def each(self) -> int:
+        """The number of ids of every row where all have the same; else 0."""
+        lens = self._frame.lens
+        if lens is None:
+            return 1
+        return int(lens[0]) if lens and lens.count(lens[0]) == len(lens) else 0
 
     def partial_rows(self) -> list[int]:
         """The rows whose tokens are a part of a character."""

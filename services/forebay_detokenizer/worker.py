@@ -38,7 +38,7 @@ class Detokenizer(Requests):
         if step.ends is None:
             rows.count(step.ids)
         else:
-            rows.count_ragged(step.ids, step.ends)
+            rows.count_ragged(step.ids, step.ends, step.each)
         finished = _finished(frame)
         self._own_rows(rows, step, finished)
         for number in rows.expected:

@@ -247,7 +247,7 @@ def seconds_until_closed(front: Front, data: bytes, drip: bytes = b"") -> tuple[
     ("data", "drip", "status"),
     [
         (b"", b"", 0),
-        (b"", b"\r\n", 408),
+        (b"", b"\r\n", 0),
         (b"GET /live HTTP/1.1\r\nx-a: ", b"", 408),
         (b"GET /live HTTP/1.1\r\nx-a: ", b"x", 408),
         (post_head(b"content-length: 1000"), b"", 408),

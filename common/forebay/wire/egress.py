@@ -247,7 +247,7 @@ class EgressDecoder:
         of the engine, or its header could be read and the rest could not."""
 
     def decode(self, frame: Buffer) -> EgressFrame:
-        """One step; raises `PeerError` for a frame that is cut, inconsistent, stale, or leans on one that was missed."""
+        """One step; raises `PeerError` for a frame that is cut, stale, inconsistent, or leans on a missed one."""
         self.lost = False
         head, columns = open_frame(frame, Kind.EGRESS)
         try:
