@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import signal
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -117,6 +118,11 @@ def numbers(text: str) -> list[int]:
 def floats(text: str) -> list[float]:
     """`0,10.5` as numbers."""
     return [float(part) for part in text.split(",") if part]
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end the script as an error does, so that the processes that it has started are ended, too."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def split_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:

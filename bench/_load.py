@@ -132,7 +132,7 @@ def brief(values: list[float]) -> dict[str, float] | None:
 
 
 def one_round(front: FrontUnderTest, load: Load, text: Path) -> dict[str, Any]:
-    """Measure one run: the figures of issue-style rows, plus what is needed to judge them (`wall_s`, `errors`, ...)."""
+    """Measure one run: a row as `figures` makes it. The engine must be idle."""
     front.set_step(load.step_ms)
     with tempfile.TemporaryDirectory(prefix="fb-") as folder:
         dump, log = f"{folder}/dump", f"{folder}/log"

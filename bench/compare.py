@@ -28,10 +28,25 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from _common import HERE, SAMPLE, Output, inner, machine, median, shown, split_flags, spread, table, versions
+from _common import (
+    HERE,
+    SAMPLE,
+    Output,
+    end_on_sigterm,
+    inner,
+    machine,
+    median,
+    shown,
+    split_flags,
+    spread,
+    table,
+    versions,
+)
 from _fronts import Forebay, FrontUnderTest
 from _load import APIS, CUMULATIVE, Load, one_round, run_client
 from _peers import Sglang, Vllm
+
+from forebay import __version__
 
 CELLS = (
     "completions:1:10,completions:64:10,completions:256:10,completions:1024:40,chat:1:10,chat:64:10,generate:64:10,"
@@ -188,7 +203,9 @@ def peer_versions(peers: Path) -> dict[str, str]:
 def page(options: Namespace, rows: Sequence[dict[str, Any]]) -> str:
     """The text of RESULTS.md."""
     facts = machine()
-    software = versions("forebay", "pyzmq", "msgspec", "uvloop", "httptools", "uvicorn", "tokenizers", "numpy")
+    software = {"forebay": __version__} | versions(
+        "pyzmq", "msgspec", "uvloop", "httptools", "uvicorn", "tokenizers", "numpy"
+    )
     peers = peer_versions(options.peers)
     command = shlex.join(["bench/compare.py", *_without_paths(sys.argv[1:])])
     about = (__doc__ or "").partition("All fronts run")[2]
@@ -197,7 +214,7 @@ def page(options: Namespace, rows: Sequence[dict[str, Any]]) -> str:
 Written by `{command}` on {facts.pop("date")}. Other work on the machine was not kept away: read the spreads.
 
 - machine: {", ".join(f"{name} {value}" for name, value in facts.items())}
-- forebay with: {", ".join(f"{name} {number}" for name, number in software.items())}
+- software: {", ".join(f"{name} {number}" for name, number in software.items())}
 - peers: {", ".join(f"{name} {number}" for name, number in peers.items())}; tokenizer: Qwen3
 - load: {options.tokens} tokens a stream, {options.rounds} rounds, the fronts in turn in each round; step 0 is flat out
 
@@ -223,6 +240,7 @@ def _without_paths(words: Sequence[str]) -> list[str]:
 def main() -> int:
     """Compare; exit code 1 when a text was wrong somewhere."""
     options = parse()
+    end_on_sigterm()
     output = Output(options.json)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fb-"))

@@ -3,7 +3,7 @@
 
     e2e.py                                                  completions, 64 streams, 10 ms steps
     e2e.py --json --api completions --streams 64 --step-ms 10
-    e2e.py --matrix                                         all of it: several minutes
+    e2e.py --matrix                                         all of it: a quarter of an hour
     e2e.py --streams 256 -- --stream-interval 4             any flag of `forebay serve` behind `--`
 
 A row is one case; its figures are medians over the rounds (`--each`: one row a round). Processor times come from
@@ -28,7 +28,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from _common import SAMPLE, Output, floats, middle, numbers, split_flags
+from _common import SAMPLE, Output, end_on_sigterm, floats, middle, numbers, split_flags
 from _fronts import Forebay, find_tokenizer
 from _load import APIS, CUMULATIVE, Load, one_round, run_client
 
@@ -104,6 +104,7 @@ def measure(front: Forebay, load: Load, text: Path, options: Namespace, output: 
 def main() -> int:
     """Run the cases; exit code 1 when a text was wrong."""
     options = parse()
+    end_on_sigterm()
     output = Output(options.json, COLUMNS if not options.each else ("round", *COLUMNS))
     tokenizer = find_tokenizer(options.tokenizer)
     with tempfile.TemporaryDirectory(prefix="fb-") as folder:

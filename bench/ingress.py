@@ -27,13 +27,14 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from _common import HERE, SAMPLE, Output, middle, split_flags
+from _common import HERE, SAMPLE, Output, end_on_sigterm, middle, split_flags
 from _fronts import Forebay, find_tokenizer
 from _load import Load, brief, brief_of_client, join, run_client
 
@@ -41,6 +42,8 @@ COLUMNS = (
     "case", "concurrency", "requests", "requests_per_s", "server_cpu_us_per_request", "by_process",
     "to_engine_ms.p50", "to_engine_ms.p99", "answer_ms.p50", "answer_ms.p99", "ok",
 )  # fmt: skip
+COMPANY_S = 1.5
+"""Seconds after which another client is surely sending."""
 TURNS = 20
 TURN_CHARACTERS = 1600
 
@@ -70,7 +73,7 @@ CASES = (
     Case("chat_1", "chat", 1_000, 2000),
     Case("chat_20", "chat", TURN_CHARACTERS, 500, turns=TURNS),
     Case("chat_20_fresh", "chat", TURN_CHARACTERS, 100, turns=TURNS, fresh=True),
-    Case("small_beside_1m", "completions", 1_000, 100, 1, beside=1_000_000),
+    Case("small_beside_1m", "completions", 1_000, 300, 1, beside=1_000_000),
 )
 
 
@@ -101,12 +104,21 @@ def changed(case: Case, options: Namespace) -> Case:
 
 
 def words(size: int, seed: int) -> str:
-    """About `size` bytes of the sample's words in another order, so that no long piece of it comes twice."""
+    """About `size` bytes of the sample's words in another order, a third of them cut and joined to new ones.
+
+    So no long piece comes twice, and there are as many different words as in a real text: tokenizers remember words.
+    """
     vocabulary = SAMPLE.read_text(encoding="utf-8").split()
     rng = random.Random(seed)
-    text = ""
-    while len(text.encode()) < size:
-        text += " ".join(rng.choices(vocabulary, k=1 + size // 8)) + "\n"
+
+    def word() -> str:
+        one = rng.choice(vocabulary)
+        if rng.random() < 2 / 3:
+            return one
+        other = rng.choice(vocabulary)
+        return one[: rng.randrange(1, len(one) + 1)] + other[rng.randrange(len(other)) :]
+
+    text = " ".join(word() for _ in range(1 + size // 3))
     return text.encode()[:size].decode("utf-8", "ignore")
 
 
@@ -143,9 +155,12 @@ def company(case: Case, front: Forebay, folder: Path) -> Iterator[None]:
     prompt.write_text(words(case.beside, 7), encoding="utf-8")
     command = [sys.executable, str(HERE / "load_client.py"), "--port", str(front.port), "--api", "completions"]
     command += ["--model", front.model, "--no-stream", "--vary", "--prompt-file", str(prompt), "--max-tokens", "1"]
-    command += ["--requests", "64", "--concurrency", "1"]
+    command += ["--requests", "1000", "--concurrency", "1"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as other:
         try:
+            time.sleep(COMPANY_S)
+            if other.poll() is not None:
+                raise RuntimeError("the client that sends the long prompts has ended")
             yield
         finally:
             other.terminate()
@@ -186,6 +201,7 @@ def one_round(front: Forebay, case: Case, seed: int) -> dict[str, Any]:
 def main() -> int:
     """Run the cases; exit code 1 when a request failed."""
     options = parse()
+    end_on_sigterm()
     output = Output(options.json, COLUMNS)
     front = Forebay(find_tokenizer(options.tokenizer), SAMPLE, options.flags)
     try:

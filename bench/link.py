@@ -14,7 +14,7 @@ A process plays the services: it sends requests, and reads what the engine pushe
     drain_1k, drain_16k   256 requests with 1,024 or 16,384 prompt ids each, each in a frame of its own
 
 `paced` false: one push after the other, of objects that are warm. `paced` true: a loop of 10 ms that makes fresh id
-arrays each step and runs 16 MB of other memory through the caches before it pushes, as an engine's step would.
+arrays each step and runs 16 MiB of other memory through the caches before it pushes, as an engine's step would.
 Every figure is a median over the calls. `B` is the number of rows, or of requests.
 
 The setting `raised` of the allocator is MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ at 256 MiB: it must be in the
@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 import zmq
-from _common import Output, numbers, table
+from _common import Output, end_on_sigterm, numbers, table
 
 from forebay import FlatFamily, Front, GenerationBatch, HiddenFamily, RaggedFamily
 from forebay.topology import Peer, Topology
@@ -55,7 +55,6 @@ SIZES = [1, 64, 256, 1024, 4096]
 KEYS = ("case", "B", "thread_cpu_us", "wall_us", "frame_bytes", "paced")
 STEP_S = 0.01
 TOP, GIVEN, HIDDEN = 5, 2, 64
-CACHE_BYTES = 16 << 20
 RAISED = {"MALLOC_MMAP_THRESHOLD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "268435456"}
 WAIT_S = 20.0
 
@@ -207,7 +206,7 @@ class Bench:
         self.services = Services(folder)
         self.front = Front.connect(folder, {"served_model_name": "link", "context_length": 1 << 20})
         self.number = 0
-        self.ballast = bytearray(CACHE_BYTES)
+        self.ballast = np.zeros(options.ballast_mib << 20, np.uint8)
         self.wait_for_links()
 
     def wait_for_links(self) -> None:
@@ -282,7 +281,7 @@ class Bench:
 
     def pace(self, due: float) -> float:
         """The rest of a step: other memory goes through the caches, then a sleep; the end of the next step."""
-        self.ballast[:] = self.ballast[::-1]
+        self.ballast += 1
         time.sleep(max(0.0, due - time.monotonic()))
         return max(due, time.monotonic() - STEP_S) + STEP_S
 
@@ -295,7 +294,7 @@ class Bench:
             self.services.request(rids, ids, self.options.in_frame)
             time.sleep(0.2)  # ZeroMQ's thread moves them into the inbox
             if paced:
-                self.ballast[:] = self.ballast[::-1]
+                self.ballast += 1
             taken, spent, took = self.timed_drains()
             if taken != DRAIN_REQUESTS:
                 raise RuntimeError(f"{taken} of {DRAIN_REQUESTS} requests came")
@@ -346,6 +345,7 @@ def parse() -> Namespace:
     parser.add_argument("--sizes", type=numbers, default=SIZES, help="rows of a batch, comma-separated")
     parser.add_argument("--calls", type=int, default=1000, help="pushes a case, back to back; fewer of large batches")
     parser.add_argument("--paced-calls", type=int, default=150, help="pushes a case, paced")
+    parser.add_argument("--ballast-mib", type=int, default=16, help="paced: memory that goes through the caches")
     parser.add_argument("--in-frame", type=int, default=1, help="drains: requests that come in one frame")
     parser.add_argument("--drains", type=int, default=9, help="drains a case")
     parser.add_argument("--paced", action=argparse.BooleanOptionalAction, help="only paced, or only back to back")
@@ -390,6 +390,7 @@ def rows_of(allocator: str) -> Iterator[dict[str, Any]]:
 def main() -> int:
     """Measure with each setting of the allocator."""
     options = parse()
+    end_on_sigterm()
     if options.worker:
         work(options)
         return 0

@@ -21,6 +21,8 @@ import sglang_glue
 from _control import Commands, StepLog
 from _ids import encode
 
+IDLE_MS = 100
+"""Longest sleep of an idle engine: how late it may obey a command."""
 LEADING = 0.002
 """Seconds before a step at which the exact sleep begins: `wait_request` counts in whole milliseconds."""
 FAMILIES = (
@@ -139,7 +141,7 @@ class Mock:
                     return
                 self.obey(words)
             if not self.rows:
-                self.glue.wait_request(20)
+                self.glue.wait_request(IDLE_MS)
                 self.drain()
                 due = time.monotonic() + self.step_s
                 continue

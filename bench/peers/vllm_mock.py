@@ -26,6 +26,8 @@ ADD, ABORT, UTILITY = 0, 1, 3
 """First bytes of the front's messages."""
 FINISH_LENGTH = 1
 JOIN_MS = 120_000
+IDLE_MS = 100
+"""Longest sleep of an idle engine: how late it may obey a command."""
 LEADING = 0.002
 READY = {
     "max_model_len": 40960, "num_gpu_blocks": 100000, "block_size": 16, "dp_stats_address": None, "dtype": "bfloat16",
@@ -205,7 +207,7 @@ class Mock:
                     return
                 self.obey(words)
             if not self.rows:
-                self.poller.poll(20)
+                self.poller.poll(IDLE_MS)
                 self.drain()
                 due = time.monotonic() + self.step_s
                 continue

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from forebay._version import __version__
 from forebay.errors import RequestError, SettingsError
 from forebay.topology import Peer
-from forebay_api import exposition
 from forebay_api.access import Keys, Origins, preflight
 from forebay_api.calls import Call
-from forebay_api.exposition import ProcessCounts
+from forebay_api.family import Family
 from forebay_api.http import ClientLeft, Exchange, Receive, Scope, Send
 from forebay_api.mailbox import Mailbox
 from forebay_api.metrics import LEFT, Metrics
@@ -49,7 +47,7 @@ class Api:
         self.open_calls = 0
         self._context: AdmissionContext | None = None
         self._serial = 0
-        self._expected = role.topology.peers(role.me)
+        self.family = Family(role, mailbox)
         self._table: dict[tuple[str, str], Route] = {
             (method, route.path): route for route in all_routes() for method in route.methods if "{" not in route.path
         }
@@ -60,7 +58,7 @@ class Api:
         self._prefixes = [(route.path.partition("{")[0], route.path) for route in routes if "{" in route.path]
         self.metrics = Metrics(role.counters, mailbox.pace, [route.path for route in routes])
         self._silent = frozenset(route.path for route in routes if route.tag in SILENT_TAGS)
-        self._prober = Prober(mailbox, self._engine_steps)
+        self._prober = Prober(mailbox, self.family.engine_steps)
         role.tally.show(lambda: len(mailbox), "api")
 
     # ---------------------------------------------------------------- what the routes ask
@@ -68,7 +66,7 @@ class Api:
         """Why requests are not welcome at the moment, or None."""
         if self.draining:
             return "server is shutting down"
-        missing = self.mailbox.missing() or self.mailbox.dead(self._expected)
+        missing = self.mailbox.missing() or self.family.dead()
         if missing:
             return "engine is not connected" if "engine" in missing else f"{', '.join(missing)} is not running"
         if not self.warm:
@@ -78,16 +76,6 @@ class Api:
         if pause_counts and self.mailbox.paused:
             return "generation is paused"
         return None
-
-    def up(self, counts: list[ProcessCounts]) -> dict[Peer, bool]:
-        """Which processes of the front are there: those that we are linked to, and api processes by their signs of
-        life."""
-        me, dead, now = self.role.me, set(self.mailbox.dead(self._expected)), time.time()
-        return {
-            one.peer: one.peer == me
-            or (now - one.alive_at < exposition.STALE if one.peer.role == me.role else str(one.peer) not in dead)
-            for one in counts
-        }
 
     def accepting(self) -> None:
         """Refuse generation that cannot be served now (503). A role that is being restarted does not count: its
@@ -141,33 +129,6 @@ class Api:
         facts = self.mailbox.facts
         return self.settings.context_length or (facts.context_length if facts is not None else None)
 
-    def processes(self) -> list[dict[str, Any]]:
-        """Every process of the front that is there, as it introduced itself."""
-        me = {"name": str(self.role.me), "pid": os.getpid(), "cores": list(self.role.cores), "version": __version__}
-        others = [
-            {"name": str(peer), "pid": hello.pid, "cores": hello.cores, "version": hello.version}
-            for peer, hello in sorted(self.mailbox.hellos.items())
-        ]
-        return [me, *self._siblings(), *others]
-
-    def _siblings(self) -> list[dict[str, Any]]:
-        """The other api processes, which we have no link to."""
-        peers = [peer for peer in self.role.topology.processes() if peer.role == "api" and peer != self.role.me]
-        counts = exposition.read_all(self.role.run_dir, peers)
-        up = self.up(counts)
-        out = []
-        for one in counts:
-            said = one.introduction()
-            if up[one.peer] and said:
-                cores = [int(core) for core in said["cores"].split(",") if core]
-                out.append({"name": str(one.peer), "pid": int(said["pid"]), "cores": cores, "version": said["version"]})
-        return out
-
-    def _engine_steps(self) -> float:
-        peers = self.role.links.of_role("detokenizer")
-        counts = exposition.read_all(self.role.run_dir, peers)
-        return sum(one.total("engine_steps_total") for one in counts)
-
     async def control(self, peer: Peer, type_: str, fields: dict[str, Any], timeout: float | None = None) -> Any:
         """Ask a peer and wait for its answer; raises `RequestError` 504 when it takes too long, 503 when it is gone."""
         rid = f"control-{uuid.uuid4().hex}"
@@ -177,13 +138,15 @@ class Api:
         except TimeoutError:
             raise RequestError(f"{peer.role} did not answer {type_} in time", 504) from None
 
-    async def probe_engine(self) -> None:
+    async def probe_engine(self, problem: Callable[[], str | None] = lambda: None) -> None:
         """Wait for a sign of life of the engine (`forebay_api.probe`). The caller sets the time limit."""
-        await self._prober.run()
+        await self._prober.run(problem)
 
     def call_began(self, http: Exchange, call: Call) -> None:
         """A call goes on its way: count it, and end it when its client's time limit is over."""
         seconds = http.time_limit()
+        if http.call is not None:
+            self.metrics.call_ended(http.call)
         http.call = call
         self.metrics.call_began(call)
         if seconds is not None:

@@ -6,7 +6,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -15,7 +15,7 @@ import msgspec
 from forebay.errors import RequestError
 from forebay_api import errorbody
 from forebay_api.compressed import unpacked
-from forebay_api.server import BodyTooLarge, Headers, read_body, send_whole
+from forebay_api.connection import Headers
 
 if TYPE_CHECKING:
     from forebay_api.calls import Call
@@ -142,3 +142,44 @@ class Exchange:
         if error.status == 401:
             self.headers.append((b"www-authenticate", b"Bearer"))
         await self.raw(error.status, errorbody.body_of(error, openai=self.openai, form=form))
+
+
+async def send_whole(
+    send: Callable[[Any], Any], status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]], content_type: bytes
+) -> None:
+    """One whole response by plain ASGI; an empty body has no content type."""
+    kind = [(b"content-type", content_type)] if body else []
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*kind, (b"content-length", b"%d" % len(body)), *headers],
+        }
+    )
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def read_body(receive: Callable[[], Any], limit: int, declared: int | None) -> bytes | None:
+    """The request body, or None when the client left. Raises `BodyTooLarge` as soon as that is known."""
+    if declared is not None and declared > limit:
+        raise BodyTooLarge
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body = message.get("body", b"")
+        size += len(body)
+        if size > limit:
+            raise BodyTooLarge
+        if not message.get("more_body", False):
+            if not parts:
+                return bytes(body)
+            parts.append(body)
+            return b"".join(parts)
+        parts.append(body)
+
+
+class BodyTooLarge(Exception):
+    """The body is over the limit; the rest of it has not been read."""

@@ -15,34 +15,29 @@ import msgspec
 from forebay.wire.messages import End, Extra, RequestFault, WorkItem
 from forebay_api import errorbody, logprobs, replies
 from forebay_api.calls import as_error, ids_of
-from forebay_api.streams import StreamCall, StreamChoice, event
+from forebay_api.streams import Buffer, StreamCall, StreamChoice, event
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Grown:
-    """A JSON list or text to which is added. `raw` is its JSON text now: one copy, nothing is encoded again."""
+    """A JSON list or text without its brackets or quotes, to which is added: nothing is encoded a second time."""
 
-    __slots__ = ("_close", "_open", "_parts", "count")
+    __slots__ = ("count", "json")
 
-    def __init__(self, *, text: bool = False) -> None:
-        self._open, self._close = (b'"', b'"') if text else (b"[", b"]")
-        self._parts = bytearray()
+    def __init__(self) -> None:
+        self.json = bytearray()
         self.count = 0
-        """Items of a list, pieces of a text."""
+        """Items of a list, characters of a text."""
 
     def add(self, more: list[Any] | str) -> None:
         """Append the items of a list, or a piece of text."""
         if not more:
             return
         if self.count and isinstance(more, list):
-            self._parts += b","
-        self._parts += _encode(more)[1:-1]
+            self.json += b","
+        self.json += _encode(more)[1:-1]
         self.count += len(more)
-
-    def raw(self) -> msgspec.Raw:
-        """The whole value, as JSON text."""
-        return msgspec.Raw(b"".join((self._open, self._parts, self._close)))
 
 
 class GenerateCall(StreamCall):
@@ -58,16 +53,18 @@ class GenerateCall(StreamCall):
 class GenerateChoice(StreamChoice):
     """Frames of one item of `/generate`."""
 
-    __slots__ = ("_first", "_grown", "_ids", "_inputs", "_text")
+    __slots__ = ("_first", "_grown", "_ids", "_inputs", "_rest", "_text")
 
     def __init__(self, call: StreamCall, rid: str, index: int, item: WorkItem, prompt: int) -> None:
         super().__init__(call, rid, index, item, prompt)
         self._first = True
-        self._text, self._ids = Grown(text=True), Grown()
+        self._text, self._ids = Grown(), Grown()
         self._grown: dict[str, Grown] = {}
         """The output families of `meta_info` by name."""
-        self._inputs: dict[str, Any] = {}
-        """The prompt families, as JSON text: they come once."""
+        self._rest: bytes | None = None
+        """What follows `meta_info`, the same in every frame."""
+        self._inputs = b""
+        """The prompt families, as members of a JSON object: they come once."""
 
     def affixes(self) -> tuple[bytes, bytes]:
         return b"", b""
@@ -75,38 +72,53 @@ class GenerateChoice(StreamChoice):
     def is_plain(self) -> bool:
         return False
 
-    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> bytes:
-        return event(self._frame(text, [] if ids is None else ids.tolist(), extra, None))
+    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> list[Buffer]:
+        return self._frame(text, [] if ids is None else ids.tolist(), extra, None)
 
-    def end_events(self, end: End) -> bytes:
-        return event(self._frame(end.text, ids_of(end.ids), end.extra, end))
+    def end_events(self, end: End) -> list[Buffer]:
+        return self._frame(end.text, ids_of(end.ids), end.extra, end)
 
-    def _frame(self, text: str, ids: list[int], extra: Extra | None, end: End | None) -> dict[str, Any]:
+    def _frame(self, text: str, ids: list[int], extra: Extra | None, end: End | None) -> list[Buffer]:
         first, self._first = self._first, False
         meta = replies.meta_info(self, (self.prompt_tokens, self.completion_tokens, self.cached_tokens), end)
         if end is not None:
             meta["ttft"] = (self.first_at or time.perf_counter()) - self.call.began
-        cumulative = not self.call.plan.incremental
-        if self.item.head.return_logprob:
-            found = replies.native_logprobs(self, extra, prompt=first)
-            meta.update(self._grow(found) if cumulative else found)
         if self.item.head.return_hidden_states and end is not None:
             meta["hidden_states"] = logprobs.nested(self.hidden, self.call.plan.hidden_size)
-        if not cumulative:
-            return replies.generate_body(self, text, ids, meta)
+        wanted = self.item.head.return_logprob
+        found = replies.native_logprobs(self, extra, prompt=first) if wanted else {}
+        if self.call.plan.incremental:
+            return [event(replies.generate_body(self, text, ids, {**meta, **found}))]
         self._text.add(text)
         self._ids.add(ids)
-        return replies.generate_body(self, self._text.raw(), self._ids.raw(), meta)
+        return self._everything(meta, self._grow(found) if wanted else [])
 
-    def _grow(self, found: dict[str, Any]) -> dict[str, Any]:
-        """The logprob entries since the start, of those of one delta."""
-        out: dict[str, Any] = {}
+    def _everything(self, meta: dict[str, Any], families: list[Buffer]) -> list[Buffer]:
+        """A frame with all so far. In pieces, so that what is long is copied once only, into the client's socket."""
+        if self._rest is None:
+            rest = replies.generate_body(self, None, None, None)
+            del rest["text"], rest["output_ids"], rest["meta_info"]
+            self._rest = b"},%b\n\n" % _encode(rest)[1:] if rest else b"}}\n\n"
+        return [
+            b'data: {"text":"',
+            self._text.json,
+            b'","output_ids":[',
+            self._ids.json,
+            b'],"meta_info":',
+            _encode(meta)[:-1],
+            *families,
+            self._rest,
+        ]
+
+    def _grow(self, found: dict[str, Any]) -> list[Buffer]:
+        """The logprob entries since the start, of those of one delta, as further members of `meta_info`."""
+        out: list[Buffer] = []
         for name, value in found.items():
             if name.startswith("input_"):
-                self._inputs[name] = msgspec.Raw(_encode(value))
+                self._inputs += b',"%b":%b' % (name.encode(), _encode(value))
             elif isinstance(value, list):
                 grown = self._grown.setdefault(name, Grown())
                 grown.add(value)
-                out[name] = grown.raw()
-        out["output_token_logprobs_length"] = self._grown["output_token_logprobs"].count
-        return {**out, **self._inputs}
+                out += (b',"%b":[' % name.encode(), grown.json, b"]")
+        count = self._grown["output_token_logprobs"].count
+        return [*out, b',"output_token_logprobs_length":%d' % count, self._inputs]

@@ -33,16 +33,16 @@ class CompletionChoice(StreamChoice):
         plan = self.call.plan
         return not (plan.return_logprob or plan.return_token_ids or plan.continuous_usage)
 
-    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> bytes:
-        return event(self._chunk(text, ids.tolist() if ids is not None else [], extra, None))
+    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> list[bytes]:
+        return [event(self._chunk(text, ids.tolist() if ids is not None else [], extra, None))]
 
-    def end_events(self, end: End) -> bytes:
+    def end_events(self, end: End) -> list[bytes]:
         last = event(self._chunk(end.text, ids_of(end.ids), end.extra, end))
         if not self.call.plan.return_hidden_states:
-            return last
+            return [last]
         body = replies.completion_chunk(self.call, self.index, "", None)
         body["choices"][0]["hidden_states"] = logprobs.nested(self.hidden, self.call.plan.hidden_size)
-        return last + event(body)
+        return [last, event(body)]
 
     def _chunk(self, text: str, ids: list[int], extra: Extra | None, end: End | None) -> dict[str, Any]:
         plan, first = self.call.plan, not self._begun
@@ -81,22 +81,22 @@ class ChatChoice(StreamChoice):
         plan = self.call.plan
         return not (plan.return_logprob or plan.return_token_ids or plan.continuous_usage)
 
-    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> bytes:
-        out = b"" if self._begun else self._role()
+    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> list[bytes]:
+        out = [] if self._begun else [self._role()]
         if text or extra is not None or ids:
-            out += event(self._filled(text, ids.tolist() if ids is not None else [], extra))
+            out.append(event(self._filled(text, ids.tolist() if ids is not None else [], extra)))
         return out
 
-    def end_events(self, end: End) -> bytes:
-        out = b"" if self._begun else self._role()
+    def end_events(self, end: End) -> list[bytes]:
+        out = [] if self._begun else [self._role()]
         plan = self.call.plan
         if end.text or (plan.return_logprob and end.extra is not None) or (plan.return_token_ids and end.ids):
-            out += event(self._filled(end.text, ids_of(end.ids), end.extra))
-        out += event(self._with_usage(replies.chat_chunk(self.call, self.index, {}, end)))
+            out.append(event(self._filled(end.text, ids_of(end.ids), end.extra)))
+        out.append(event(self._with_usage(replies.chat_chunk(self.call, self.index, {}, end))))
         if plan.return_hidden_states:
             body = replies.chat_chunk(self.call, self.index, {}, None)
             body["choices"][0]["hidden_states"] = logprobs.nested(self.hidden, plan.hidden_size)
-            out += event(body)
+            out.append(event(body))
         return out
 
     def _role(self) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 
+from forebay.errors import RequestError
 from forebay.wire.messages import OpenItem, RequestHead, SamplingParams, WorkItem
 from forebay_api.calls import Call, Choice
 from forebay_api.mailbox import Mailbox
@@ -36,13 +37,16 @@ class Prober:
         self._mailbox = mailbox
         self._steps = steps
 
-    async def run(self) -> None:
-        """Send one-token requests until there is a sign of life of the engine. The caller sets the time limit."""
-        while not await self._once():
+    async def run(self, problem: Callable[[], str | None] = lambda: None) -> None:
+        """Send one-token requests until there is a sign of life of the engine. The caller sets the time limit.
+
+        Raises `RequestError` (503) as soon as `problem` has one: a process that died meanwhile is not waited for.
+        """
+        while not await self._once(problem):
             # Refused on the way: two processes that both are up may not have found each other yet.
             await asyncio.sleep(PAUSE)
 
-    async def _once(self) -> bool:
+    async def _once(self, problem: Callable[[], str | None]) -> bool:
         mailbox = self._mailbox
         heard, steps = mailbox.probe(), self._steps()
         call, choice = self._call()
@@ -50,6 +54,9 @@ class Prober:
         try:
             while not (heard.done() or call.done.done()):
                 await asyncio.wait({heard, call.done}, timeout=LOOK_EVERY, return_when=asyncio.FIRST_COMPLETED)
+                found = problem()
+                if found is not None:
+                    raise RequestError(found, 503)
                 if self._steps() > steps:
                     return True
             return heard.done()

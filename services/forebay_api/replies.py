@@ -212,8 +212,8 @@ def native_logprobs(choice: Choice, extra: Extra | None, *, prompt: bool) -> dic
     )
 
 
-def generate_body(choice: Choice, text: Any, ids: Any, meta: dict[str, Any]) -> dict[str, Any]:
-    """The answer object of one item; in a stream, one frame of it. Text and ids may be JSON text already."""
+def generate_body(choice: Choice, text: Any, ids: Any, meta: Any) -> dict[str, Any]:
+    """The answer object of one item; in a stream, one frame of it."""
     call, plan = choice.call, choice.call.plan
     body: dict[str, Any] = {"text": text, "output_ids": ids}
     if plan.return_prompt_token_ids:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from forebay.errors import StartError
 from forebay.settings import Settings
-from forebay_api.connection import Connection
-from forebay_api.connection import Headers as Headers
+from forebay_api.connection import Connection, Headers
 from forebay_api.door import Door
 
 CHUNK_SIZES = [b"%x\r\n" % size for size in range(8192)]
@@ -129,8 +128,8 @@ class EventWriter(ResponseOwner):
         head.append(b"transfer-encoding: chunked\r\n\r\n")
         self.transport.write(b"".join(head))
 
-    def write(self, *parts: bytes) -> None:
-        """Send one or more whole events, in one write. Only while `open`."""
+    def write(self, *parts: bytes | bytearray) -> None:
+        """Send one or more whole events, or an event in pieces, in one write. Only while `open`."""
         if not self.started:
             self.start()
         size = sum(map(len, parts))
@@ -235,44 +234,3 @@ def make_server(app: Any, settings: Settings, door: Door) -> Server:
     server = Server(config)
     server.handshake_timeout = settings.header_timeout
     return server
-
-
-async def send_whole(
-    send: Callable[[Any], Any], status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]], content_type: bytes
-) -> None:
-    """One whole response by plain ASGI; an empty body has no content type."""
-    kind = [(b"content-type", content_type)] if body else []
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [*kind, (b"content-length", b"%d" % len(body)), *headers],
-        }
-    )
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def read_body(receive: Callable[[], Any], limit: int, declared: int | None) -> bytes | None:
-    """The request body, or None when the client left. Raises `BodyTooLarge` as soon as that is known."""
-    if declared is not None and declared > limit:
-        raise BodyTooLarge
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body = message.get("body", b"")
-        size += len(body)
-        if size > limit:
-            raise BodyTooLarge
-        if not message.get("more_body", False):
-            if not parts:
-                return bytes(body)
-            parts.append(body)
-            return b"".join(parts)
-        parts.append(body)
-
-
-class BodyTooLarge(Exception):
-    """The body is over the limit; the rest of it has not been read."""

@@ -11,7 +11,7 @@ token, bounded memory.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from forebay_api.plan import Plan
 
+Buffer = bytes | bytearray
 json_text = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
 NO_EXTRA = Extra()
@@ -137,12 +138,12 @@ class StreamChoice(Choice):
         """Whether the events of this choice need nothing but text once the first is out."""
         raise NotImplementedError
 
-    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> bytes:
-        """The events of one delta that is not plain; also the first one of a choice."""
+    def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> Sequence[Buffer]:
+        """The events of one delta that is not plain, in pieces; also the first one of a choice."""
         raise NotImplementedError
 
-    def end_events(self, end: End) -> bytes:
-        """The events of the end, with the last text."""
+    def end_events(self, end: End) -> Sequence[Buffer]:
+        """The events of the end, with the last text, in pieces."""
         raise NotImplementedError
 
     # -- what arrives
@@ -180,7 +181,7 @@ class StreamChoice(Choice):
         extra = self._without_hidden(extra)
         if not text and not ids and extra is None:
             return
-        call.writer.write(self.events(text, ids, extra))
+        call.writer.write(*self.events(text, ids, extra))
         self.plain = self.is_plain()
 
     def _without_hidden(self, extra: Extra | None) -> Extra | None:
@@ -222,4 +223,4 @@ class StreamChoice(Choice):
             self.completion_tokens = end.completion_tokens
             end.extra = self._without_hidden(end.extra)
             # Also on a full transport: this is one bounded write, and the stream ends with it.
-            self.call.writer.write(self.end_events(end))
+            self.call.writer.write(*self.end_events(end))

@@ -7,7 +7,7 @@ exception: characters that were complete stay when their run of byte-fallback to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -58,6 +58,20 @@ def _second_fits(lead: int, second: int) -> bool:
     return low <= second <= high
 
 
+def runs(ids: Sequence[int], texts: list[str]) -> Iterator[tuple[str, Sequence[int]]]:
+    """Cuts ids behind each run of those that are a part of a character: the text before a run, and the run's ids."""
+    at, size, left = 0, len(texts), texts.count(PARTIAL)
+    while left:
+        start = end = texts.index(PARTIAL, at)
+        while end < size and texts[end] is PARTIAL:
+            end += 1
+        yield "".join(texts[at:start]), ids[start:end]
+        left -= end - start
+        at = end
+    if at < size:
+        yield "".join(texts[at:]), ()
+
+
 class ByteLevelDecoder:
     """Bytes become text as soon as their character is whole; an invalid byte becomes U+FFFD."""
 
@@ -78,9 +92,16 @@ class ByteLevelDecoder:
             text = "".join(texts)
             if PARTIAL not in text:
                 return text
-        parts = table.parts
-        pairs = zip(ids, texts, strict=True)
-        return self._whole(b"".join(parts[i] if text is PARTIAL else text.encode() for i, text in pairs))
+        out: list[str] = []
+        data = self._held
+        for text, run in runs(ids, texts):
+            if text:  # it begins a character, so that what is held before it stays unfinished
+                out.append(data.decode("utf-8", "replace"))
+                out.append(text)
+                data = b""
+            data += b"".join(map(table.parts.__getitem__, run))
+        self._held = b""
+        return "".join(out) + self._whole(data)
 
     def one(self, i: int) -> str:
         table = self._table
@@ -126,7 +147,26 @@ class FallbackDecoder:
             text = "".join(texts)
             if PARTIAL not in text:
                 return text
-        return self._stripped("".join(map(self._next, ids, texts)))
+        out: list[str] = []
+        for text, run in runs(ids, texts):
+            if text:
+                out.append(self._end_run())
+                out.append(text)
+            if run:
+                out.append(self._bytes(run))
+        return self._stripped("".join(out))
+
+    def _bytes(self, ids: Sequence[int]) -> str:
+        """What a run of byte tokens gives, most often whole characters."""
+        if not self._bad:
+            try:
+                text = (self._run + b"".join(map(self._table.parts.__getitem__, ids))).decode()
+            except UnicodeDecodeError:  # unfinished or invalid: which of them, and from where on, a byte at a time
+                pass
+            else:
+                self._run = b""
+                return text
+        return "".join(self._next(i, PARTIAL) for i in ids)
 
     def one(self, i: int) -> str:
         table = self._table

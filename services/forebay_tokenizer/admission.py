@@ -139,6 +139,9 @@ class Admitter:
         sampling = item.head.sampling
         given = item.max_new_tokens_given
         ids = checks.fit(ids, sampling, self.limits, given=given, keep=item.truncate_prompt_tokens, param=_param(item))
+        if item.head.return_logprob and item.head.logprob_start_len > len(ids):
+            text = f"logprob_start_len ({item.head.logprob_start_len}) is larger than the number of prompt tokens"
+            raise RequestError(f"{text} ({len(ids)})", param="logprob_start_len")
         checks.sampling_ids(sampling, item.head.token_ids_logprob, self.limits.vocab_size)
         sampling.stop_str_max_len = max(map(self.encoder.stop_length, sampling.stop), default=0)
         return _fan_out(item, ids)

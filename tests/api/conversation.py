@@ -32,14 +32,15 @@ class Wire:
         self.events = b""
         self.transport = self
 
-    def write(self, *parts: bytes) -> None:
+    def write(self, *parts: bytes | bytearray) -> None:
         self.started = True
-        if len(parts) == 1 and not parts[0].startswith(b"data: "):
-            size, _, rest = parts[0].partition(b"\r\n")
+        data = b"".join(parts)
+        if not data.startswith(b"data: "):
+            size, _, rest = data.partition(b"\r\n")
             assert len(rest) == int(size, 16) + 2
             assert rest.endswith(b"\r\n")
-            parts = (rest[:-2],)
-        self.events += b"".join(parts)
+            data = rest[:-2]
+        self.events += data
 
 
 class Conversation:
@@ -109,7 +110,9 @@ class Conversation:
             )
         )
 
-    def end(self, index: int, reason: dict[str, Any], text: str = "", ids: list[int] | None = None, **more: Any) -> None:
+    def end(
+        self, index: int, reason: dict[str, Any], text: str = "", ids: list[int] | None = None, **more: Any
+    ) -> None:
         """The end of a choice. `more`: fields of `End`."""
         self._seq += 1
         wants = self.plan.items[0].open.want_ids

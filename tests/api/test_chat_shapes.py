@@ -162,8 +162,10 @@ def test_logprobs_of_held_text_are_not_lost(talk: Talk) -> None:
     c.say((0, "", [5], spoken(-0.5, 5)))
     c.say((0, "\U0001f600", [6], spoken(-0.5, 6)))
     c.end(0, LENGTH)
-    raw = [entry["bytes"] for one in c.chunks for entry in (one["choices"][0]["logprobs"] or {"content": []})["content"]]
-    assert bytes(sum(raw, [])).decode() == "\U0001f600"
+    raw = [
+        entry["bytes"] for one in c.chunks for entry in (one["choices"][0]["logprobs"] or {"content": []})["content"]
+    ]
+    assert bytes(byte for part in raw for byte in part).decode() == "\U0001f600"
 
 
 def test_without_alternatives_the_list_is_empty(talk: Talk) -> None:

@@ -39,9 +39,7 @@ def test_last_text_comes_with_the_finish_reason(talk: Talk) -> None:
     c = talk(complete(stream=True))
     c.say((0, "a", [1], None))
     c.end(0, {"type": "stop", "matched": "x"}, "b", [2])
-    assert c.bytes.decode().endswith(
-        chunk("b", '"finish_reason":"stop","matched_stop":"x","stop_reason":"x"') + DONE
-    )
+    assert c.bytes.decode().endswith(chunk("b", '"finish_reason":"stop","matched_stop":"x","stop_reason":"x"') + DONE)
 
 
 def test_empty_completion_has_one_chunk(talk: Talk) -> None:
@@ -304,7 +302,7 @@ def test_echo_puts_the_prompt_first(talk: Talk, logprobs: int | None, prompt: An
     extra = None
     if logprobs is not None:
         assert c.plan.items[0].head.logprob_start_len == 0
-        rows = dict(top=[pairs((-0.25, 2))], prompt_top=[None, pairs((-0.1, 1))]) if logprobs else {}
+        rows = {"top": [pairs((-0.25, 2))], "prompt_top": [None, pairs((-0.1, 1))]} if logprobs else {}
         extra = spoken((-0.5, 1), prompt=pairs((None, 8), (-0.75, 9)), **rows)
     if stream:
         c.say((0, "a", [1], extra))

@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from forebay.errors import RequestError
 from forebay_api.mailbox import Mailbox
 from forebay_api.probe import Prober, probe_rid
 
@@ -33,6 +34,15 @@ def test_a_silent_engine_gives_no_sign_and_the_probe_is_withdrawn() -> None:
         return len(box)
 
     assert asyncio.run(probe()) == 0
+
+
+def test_a_process_that_dies_meanwhile_ends_the_probe() -> None:
+    async def probe() -> int:
+        with pytest.raises(RequestError, match="detokenizer-0 is not running") as caught:
+            await asyncio.wait_for(Prober(mailbox(), lambda: 7).run(lambda: "detokenizer-0 is not running"), 5)
+        return caught.value.status
+
+    assert asyncio.run(probe()) == 503
 
 
 def test_ids_of_probes_are_known_to_engines_and_never_the_same() -> None:

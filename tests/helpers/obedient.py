@@ -25,6 +25,7 @@ class Obedient(threading.Thread):
         self.answers: dict[str, Any] = {}
         """The answer to a call by its type; None: no answer; a type without one gets success."""
         self.calls: list[ControlRequest] = []
+        self.requests: list[GenerateRequest] = []
         self.held: list[GenerateRequest] = []
         self.holding = False
         self.over = threading.Event()
@@ -51,14 +52,20 @@ class Obedient(threading.Thread):
                 self.held.remove(request)
                 if entry.reason == "user":
                     front.push_abort(request.rid, entry.message)
-        elif self.holding:
-            self.held.append(entry)
         else:
-            self._finish(front, entry)
+            self.requests.append(entry)
+            if self.holding:
+                self.held.append(entry)
+            elif entry.sampling.json_schema is not None:
+                front.push_error(entry.rid, "the schema cannot be compiled", param="json_schema")
+            else:
+                self._finish(front, entry)
 
     def _finish(self, front: forebay.Front, request: GenerateRequest) -> None:
-        reason = {"type": "length", "length": 1}
-        front.push_generation(GenerationBatch([request.rid], [array("q", [40])], [reason], [len(request.input_ids)]))
+        length = 0 if request.sampling.max_new_tokens == 0 else 1
+        reason = {"type": "length", "length": length}
+        ids = array("q", [40] * length)
+        front.push_generation(GenerationBatch([request.rid], [ids], [reason], [len(request.input_ids)]))
 
     def _answer_late(self, front: forebay.Front) -> None:
         with self._lock:

@@ -7,15 +7,64 @@ differs by nature (ids that were not given, times) is left out; numbers may diff
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 TOLERANCE = 2e-3
 VOLATILE = {"created", "e2e_latency", "cached_tokens"}
 """Times, and what depends on the requests before."""
 MISSING = "<missing>"
+
+
+class Rule(NamedTuple):
+    """A difference that is meant: of which cases (a pattern), where (a pattern), and its name in docs/sglang.md."""
+
+    cases: str
+    place: str
+    name: str
+    added: bool = False
+    """Only for what SGLang's front leaves out."""
+
+
+RULES = (
+    Rule("generate-n", "", "samples"),
+    Rule("bad-(top-logprobs|token-ids-nested|processor|chat-top-logprobs)$", "", "strict"),
+    Rule("(bad-stream-late|generate-logprob-beyond-stream)$", "", "early status"),
+    Rule("abort-(stream|whole|all)$", "", "aborts"),
+    Rule("(bad-|generate-n)", r"\.message$", "wording"),
+    Rule(
+        "(bad-|generate-logprob-beyond$)", r"\.error\.object$|\.(object|message|param|type|code|error)$", "error body"
+    ),
+    Rule("generate-stop-", r"\.weight_versions", "stops"),
+    Rule("(chat|completion)-stop", r"\.metadata", "stops"),
+    Rule("generate-stop-min", r"\.(text|output_ids|completion_tokens)$", "stops"),
+    Rule("generate-hidden", r"\.hidden_states\[0\]$", "prompt rows"),
+    Rule("chat-logprobs-stream", r"\.logprobs\.content$", "last logprob"),
+    Rule("completion-", r"\.text_offset\[\d+\]$", "offsets"),
+    Rule("completion-", r"\.top_logprobs\[\d+\]\.", "chosen token", added=True),
+    Rule("(get-|internal-state)", "", "information"),
+    Rule(
+        "",
+        r"\.(ttft|output_token_logprobs_length|input_top_logprobs|input_token_ids_logprobs|output_ids)$",
+        "added",
+        True,
+    ),
+    Rule("", r"\.(prompt_token_ids|stop_reason|metadata|logprobs|refusal|prompt)$", "added", True),
+    Rule("", r"\.usage\.(prompt_tokens_details|completion_tokens_details|reasoning_tokens)$", "added", True),
+)
+"""The first that fits names the difference."""
+
+
+def reason(case: str, place: str, theirs: Any) -> str | None:
+    """The name of a difference that is meant; None for one that is not."""
+    for rule in RULES:
+        fits = re.match(rule.cases, case) and re.search(rule.place, place)
+        if fits and (theirs == MISSING or not rule.added):
+            return rule.name
+    return None
 
 
 def merged(frames: list[Any]) -> Any:
@@ -55,17 +104,17 @@ def _add(into: dict[str, Any], choice: dict[str, Any]) -> None:
             into["logprobs"] = {**logprobs, name: logprobs.get(name, []) + part}
 
 
-def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """(place, SGLang's value, forebay's value) of everything that differs."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        for key in sorted(ours.keys() | theirs.keys()):
-            if key not in VOLATILE and not (key in ("id", "request_id") and _random(ours.get(key), theirs.get(key))):
-                yield from differences(ours.get(key, MISSING), theirs.get(key, MISSING), f"{path}.{key}")
-    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        for at, (left, right) in enumerate(zip(ours, theirs, strict=True)):
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for key in sorted(theirs.keys() | ours.keys()):
+            if key not in VOLATILE and not (key == "id" and _random(theirs.get(key), ours.get(key))):
+                yield from differences(theirs.get(key, MISSING), ours.get(key, MISSING), f"{path}.{key}")
+    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        for at, (left, right) in enumerate(zip(theirs, ours, strict=True)):
             yield from differences(left, right, f"{path}[{at}]")
-    elif not _same(ours, theirs):
-        yield path, ours, theirs
+    elif not _same(theirs, ours):
+        yield path, theirs, ours
 
 
 def _random(left: Any, right: Any) -> bool:
@@ -99,12 +148,17 @@ def main() -> None:
     for path in sys.argv[1:3]:
         with open(path, encoding="utf-8") as file:
             recordings.append(json.load(file))
-    found = list(report(recordings[0], recordings[1]))
-    for name, unequal in found:
-        for place, left, right in unequal:
-            print(f"{name}\t{place}\t{str(left)[:160]}\t{str(right)[:160]}")
-    equal = sum(not unequal for _, unequal in found)
-    print(f"{len(found)} requests compared, {equal} equal, {len(found) - equal} differ", file=sys.stderr)
+    counts: Counter[str] = Counter()
+    for name, unequal in report(recordings[0], recordings[1]):
+        names = {reason(name, place, theirs) for place, theirs, _ in unequal}
+        counts["equal"] += not names
+        counts["differ only by added keys"] += names == {"added"}
+        counts["differ otherwise, as documented"] += None not in names and bool(names - {"added"})
+        counts["differ without a reason"] += None in names
+        for place, theirs, ours in unequal:
+            kind = reason(name, place, theirs) or "UNEXPLAINED"
+            print(f"{kind}\t{name}\t{place}\t{str(theirs)[:160]!r}\t{str(ours)[:160]!r}")
+    print(", ".join(f"{count} {what}" for what, count in counts.items()), file=sys.stderr)
 
 
 if __name__ == "__main__":

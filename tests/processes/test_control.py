@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,6 +22,7 @@ FACTS = {
     "vocab_size": 420,
     "enable_lora": True,
     "weight_version": "v0",
+    "prefix_cache": True,
 }
 KEY = {"authorization": "Bearer secret"}
 REFUSED = {"success": False, "message": "not today"}
@@ -297,6 +297,54 @@ def test_new_weights_may_abort_what_runs(stage: Stage) -> None:
         body = {"model_path": "x", "abort_all_requests": True}
         assert stage.post("/update_weights_from_disk", body).status_code == 200
     assert ends == ["abort"]
+
+
+# ---------------------------------------------------------------- what the engine sees of requests
+def test_one_sample_is_one_request(stage: Stage) -> None:
+    before = len(stage.engine.requests)
+    stage.post("/generate", GENERATE)
+    assert len(stage.engine.requests) == before + 1
+
+
+def test_samples_come_after_their_prompt_where_the_engine_keeps_prefixes(stage: Stage) -> None:
+    before = len(stage.engine.requests)
+    answer = stage.post("/generate", {**GENERATE, "sampling_params": {"n": 2, "max_new_tokens": 1}}).json()
+    ahead, *samples = stage.engine.requests[before:]
+    assert [one["meta_info"]["completion_tokens"] for one in answer] == [1, 1]
+    assert (ahead.sampling.max_new_tokens, len(samples)) == (0, 2)
+    assert all(sample.input_ids == ahead.input_ids for sample in samples)
+    assert [sample.sampling.max_new_tokens for sample in samples] == [1, 1]
+
+
+def test_an_abort_before_the_samples_start_ends_them_all(stage: Stage) -> None:
+    engine, answers = stage.engine, []
+    engine.holding = True
+    before = len(engine.requests)
+    body = {**GENERATE, "rid": "early", "sampling_params": {"n": 3}}
+    with beside(lambda: answers.append(stage.post("/generate", body).json())):
+        wait_for(lambda: len(engine.held) == 1)
+        stage.post("/abort_request", {"rid": "early"})
+    assert [one["meta_info"]["finish_reason"]["type"] for one in answers[0]] == ["abort"] * 3
+    assert len(engine.requests) == before + 1
+
+
+def test_a_client_that_leaves_before_the_samples_start_leaves_nothing(stage: Stage) -> None:
+    engine = stage.engine
+    engine.holding = True
+    body = {**GENERATE, "sampling_params": {"n": 3}}
+    with pytest.raises(httpx.ReadTimeout):
+        stage.client.post("/generate", json=body, timeout=0.3)
+    wait_for(lambda: not engine.held)
+
+
+def test_a_grammar_that_the_engine_cannot_build_is_that_clients_400(stage: Stage) -> None:
+    sampling: list[Any] = [{"json_schema": "{}"}, {"max_new_tokens": 1}]
+    bad, good = stage.post("/generate", {"text": ["a", "b"], "sampling_params": sampling}).json()
+    assert (bad["error"]["code"], bad["error"]["param"]) == (400, "json_schema")
+    assert good["meta_info"]["completion_tokens"] == 1
+    body = {"prompt": "a", "response_format": {"type": "json_object"}, "stream": True}
+    answer = stage.post("/v1/completions", body)
+    assert (answer.status_code, answer.json()["message"]) == (400, "the schema cannot be compiled")
 
 
 # ---------------------------------------------------------------- two api processes

@@ -82,6 +82,18 @@ def test_a_full_queue_takes_no_more_until_somebody_starts() -> None:
     assert lanes.add("c", 1)
 
 
+def test_it_is_calm_until_a_small_job_comes_and_after_all_have_left() -> None:
+    lanes = lanes_with(("big", SMALL))
+    assert lanes.calm
+    lanes.add("small", 1)
+    assert not lanes.calm
+    batches = [lanes.take(), lanes.take()]
+    assert not lanes.calm
+    for batch in batches:
+        lanes.finish(batch)
+    assert lanes.calm
+
+
 def test_one_thread_is_not_enough() -> None:
     with pytest.raises(ValueError, match="two are needed"):
         Lanes(1, 10)

@@ -66,7 +66,5 @@ ROUTES = [
     ),
     _adapter("/unload_lora_adapter", "UnloadLoraAdapter", bodies.UnloadAdapterBody, "Unload an adapter"),
     Route(_BOTH, "/open_session", open_session, "Open a session", "sessions", "admin", body=bodies.OpenSessionBody),
-    Route(
-        _BOTH, "/close_session", close_session, "Close a session", "sessions", "admin", body=bodies.CloseSessionBody
-    ),
+    Route(_BOTH, "/close_session", close_session, "Close a session", "sessions", "admin", body=bodies.CloseSessionBody),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from forebay.errors import RequestError
 from forebay_api.http import Exchange
 from forebay_api.routes.route import Route
 
@@ -37,16 +38,22 @@ async def health(api: Api, http: Exchange) -> None:
 
 async def deep(api: Api, http: Exchange) -> None:
     """200 once the engine is heard of after a probe request; 503 when that takes too long or a process is dead."""
-    problem = api.problem(unhealthy_counts=False, pause_counts=False)
-    if problem is not None:
-        await http.text(problem, 503)
-        return
+
+    def problem() -> str | None:
+        return api.problem(unhealthy_counts=False, pause_counts=False)
+
+    found = problem()
     try:
-        await asyncio.wait_for(api.probe_engine(), api.settings.health_timeout)
+        if found is None:
+            await asyncio.wait_for(api.probe_engine(problem), api.settings.health_timeout)
     except TimeoutError:
         api.healthy = False
+        found = "the engine did not answer the health probe"
         api.log.warning("no sign of life of the engine within health_timeout (%g s)", api.settings.health_timeout)
-        await http.text("the engine did not answer the health probe", 503)
+    except RequestError as error:
+        found = error.message
+    if found is not None:
+        await http.text(found, 503)
         return
     api.healthy = True
     await http.raw(200, b"")

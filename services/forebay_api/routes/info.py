@@ -88,7 +88,7 @@ async def server_info(api: Api, http: Exchange) -> None:
         "status": "ready" if api.problem() is None else api.problem(),
         "frontend": "forebay",
         "forebay_version": __version__,
-        "processes": api.processes(),
+        "processes": api.family.introductions(),
     }
     if http.query().get("static", "0") not in ("1", "true"):
         state = await api.control(ENGINE, "GetInternalState", {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from forebay_api.exposition import Front, read_all, render, summed
+from forebay_api.exposition import Front, render, summed
 from forebay_api.http import Exchange
 from forebay_api.routes.route import Route
 
@@ -20,9 +20,9 @@ async def metrics(api: Api, http: Exchange) -> None:
     if api.settings.metrics_need_key:
         api.authorize(http, "normal")
     api.role.tally.copy(time.monotonic())
-    counts = read_all(api.role.run_dir, api.role.topology.processes())
+    counts = api.family.counts()
     model = {"model_name": api.model_name(), "engine_type": ENGINE_TYPE}
-    front = Front(summed(counts, api.up(counts)), api.settings.metrics_names, model)
+    front = Front(summed(counts, api.family.up(counts)), api.settings.metrics_names, model)
     body, kind = render(front, (http.header(b"accept") or b"").decode("latin-1"))
     await http.raw(200, body, kind.encode())
 

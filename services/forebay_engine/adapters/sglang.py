@@ -63,7 +63,6 @@ class SGLangFront:
         self._asked: dict[str, ControlRequest] = {}
         self._refused: list[str] = []
         """Requests whose step could not be sent: SGLang is told to abort them with the next `drain`."""
-        self._shut = False
 
     # ---------------------------------------------------------------- life
     @classmethod

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from forebay import AbortRequest, ControlRequest, GenerateRequest, SamplingParams
+from forebay_engine.adapters.sglang_facts import SECRETS
 
 PASSED = (
     "session_id",
@@ -206,7 +207,9 @@ class Requests:
         for name in ("rid", "http_worker_ipc"):
             fields.pop(name, None)
         state = fields.get("internal_state")
-        return state if isinstance(state, dict) and len(fields) == 1 else fields
+        if not isinstance(state, dict):
+            return fields
+        return {name: value for name, value in state.items() if name not in SECRETS}
 
 
 def _converted(type_: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
