@@ -1,6 +1,7 @@
 """What text costs: ids to text against the library's DecodeStream, prompts to ids, a small prompt beside a big one, and
 the memory of both cores. `--tokenizers DIR` names a folder of tokenizers (each a folder with a tokenizer.json, as
-`make test-tokenizers` fetches them); without it the packaged model's tokenizer is used.
+`make test-tokenizers` fetches them); without it the packaged model's tokenizer is used or, where that cannot be had, a
+small one trained on the sample text.
 
     make bench BENCH=text ARGS='--tokenizers ~/.cache/forebay/tokenizers --only qwen3,llama3'
 
@@ -9,8 +10,8 @@ Rows, by `case`:
                decodestream_ns, ratio_to_decodestream on the same ids in the same run
   in SIZE      ms of wall time from a work item to its admission: a fresh text; `turn` a 20-turn chat with one new turn
   short chat   ms of a chat with one short new question, one at a time
-  beside       small_beside_large_ms: the slowest but one in a thousand of many 1 KB prompts that come one after the other
-               beside 1 MB prompts; max_ms, the very slowest, shows the other load of the machine, too
+  beside       small_beside_large_ms: the slowest but one in a thousand of many 1 KB prompts, one by one, beside
+               1 MB prompts; max_ms, the very slowest, shows the other load of the machine, too
   rss          rss_mib of a tokenizer's and a detokenizer's process without sockets, after loading
 `encoder` is `tokenizers`, or `fastokens` where that is installed and agrees.
 """
@@ -31,11 +32,11 @@ from typing import Any
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import psutil
-from _common import Output, quantile
+from _common import SAMPLE, Output, quantile
 from _fronts import find_tokenizer
 from _text_in import Prompts, text
 from _text_out import compare
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from forebay_detokenizer.service import load_tables
 
@@ -60,10 +61,27 @@ def arguments() -> Namespace:
     return parser.parse_args()
 
 
-def folders(options: Namespace) -> list[Path]:
-    """The tokenizers to measure."""
+def trained(folder: Path) -> Path:
+    """A byte-level tokenizer of 2,000 entries for the sample text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=2000, special_tokens=["<|turn|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train([str(SAMPLE)], trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def folders(options: Namespace, made: Path) -> list[Path]:
+    """The tokenizers to measure; `made` is an empty folder for one of our own."""
     if options.tokenizers is None:
-        return [Path(find_tokenizer(None))]
+        try:
+            return [Path(find_tokenizer(None))]
+        except subprocess.CalledProcessError:
+            return [trained(made)]
     wanted = set(options.only.split(",")) if options.only else None
     found = sorted(path.parent for path in options.tokenizers.glob("*/tokenizer.json"))
     found = [folder for folder in found if wanted is None or folder.name in wanted]
@@ -150,8 +168,9 @@ def main() -> int:
     logging.disable(logging.INFO)
     output = Output(options.json, COLUMNS)
     try:
-        for folder in folders(options):
-            measure(folder, options, output)
+        with tempfile.TemporaryDirectory(prefix="trained-") as made:
+            for folder in folders(options, Path(made)):
+                measure(folder, options, output)
     finally:
         output.close()
     return 0

@@ -170,7 +170,7 @@ def _dp_rank(body: EngineFields, ctx: AdmissionContext, headers: HeaderFields) -
 
 
 def lora_paths(path: str | list[str | None] | None, count: int, ctx: AdmissionContext) -> list[str | None]:
-    """The adapter of each prompt. Raises `RequestError` (400) when the engine serves none."""
+    """The adapter of each prompt. Raises `RequestError` (400) when the engine serves none, or not this one."""
     if path is None:
         return [None] * count
     paths = [one or None for one in per_item(path, count, "lora_path")]
@@ -178,6 +178,10 @@ def lora_paths(path: str | list[str | None] | None, count: int, ctx: AdmissionCo
     if asked is not None and not ctx.has_lora:
         text = f"LoRA adapter '{clipped(asked)}' was requested, but LoRA is not enabled. Start the engine with LoRA."
         raise RequestError(text, param="lora_path")
+    unknown = next((one for one in paths if one and ctx.adapters is not None and one not in ctx.adapters), None)
+    if unknown is not None:
+        loaded = ", ".join(sorted(ctx.adapters or ())) or "none"
+        raise RequestError(f"LoRA adapter '{clipped(unknown)}' is not loaded; loaded: {loaded}", param="lora_path")
     return paths
 
 

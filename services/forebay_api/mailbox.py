@@ -21,6 +21,7 @@ from forebay.wire.deltas import Deltas, decode_deltas
 from forebay.wire.embeddings import Vector, decode_embeddings
 from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import AbortRequest, ControlRequest, End, Hello, Ids, RequestFault, WorkItem
+from forebay.wire.steady import Texts, open_texts
 from forebay_api.asks import Asks
 from forebay_api.calls import Call, Choice, as_error
 from forebay_api.pace import Pace, clock
@@ -302,7 +303,9 @@ class Mailbox:
 
     def _take(self, frame: bytes, merged: list[Choice] | None) -> None:
         kind = kind_of(frame)
-        if kind is Kind.DELTAS:
+        if kind is Kind.TEXTS:
+            self._texts(open_texts(frame), merged)
+        elif kind is Kind.DELTAS:
             self._deltas(decode_deltas(frame), merged)
         elif kind is Kind.ERROR:
             for fault in control.decode_faults(frame):
@@ -379,6 +382,24 @@ class Mailbox:
                 self._close(ended)
                 ended.finish(end)
 
+    def _texts(self, step: Texts, merged: list[Choice] | None) -> None:
+        """A steady step: a text for each row of the previous frame."""
+        self._alive()
+        _, _, source, texts = step
+        rows = self._rows_at(source, step.epoch, step.seq, None, len(texts))
+        self.pace.plain(source, rows, clock())
+        if merged is None:
+            for choice, text in zip(rows, texts, strict=True):
+                if choice is not None:
+                    if text:
+                        choice.text(text)
+                    else:
+                        choice.silent()
+            return
+        for choice, text in zip(rows, texts, strict=True):
+            if choice is not None and choice.hold(text, 1, None, None):
+                merged.append(choice)
+
     def _vector(self, vector: Vector) -> None:
         choice = self._table.get(vector.rid)
         if choice is None:
@@ -405,16 +426,23 @@ class Mailbox:
 
     def _rows_of(self, deltas: Deltas) -> list[Choice | None]:
         """The choices of a frame's rows. Raises `PeerError` when the frame leans on one that was missed."""
-        number, epoch = deltas.source, deltas.epoch
-        known = self._rows.setdefault(number, _Rows())
-        follows = known.epoch == epoch and deltas.seq == known.seq + 1
+        count = None if deltas.texts is None else len(deltas.texts)
+        return self._rows_at(deltas.source, deltas.epoch, deltas.seq, deltas.rids, count)
+
+    def _rows_at(
+        self, number: int, epoch: int, seq: int, rids: list[str] | None, count: int | None
+    ) -> list[Choice | None]:
+        known = self._rows.get(number)
+        if known is None:
+            known = self._rows[number] = _Rows()
+        follows = known.epoch == epoch and seq == known.seq + 1
         if known.epoch == epoch and not follows:
-            log.warning("deltas %d to %d of detokenizer-%d are missing", known.seq + 1, deltas.seq - 1, number)
+            log.warning("deltas %d to %d of detokenizer-%d are missing", known.seq + 1, seq - 1, number)
             self._fail_all(self._of_shard(number), 503, "a part of the output was lost; send the request again")
-        known.epoch, known.seq = epoch, deltas.seq
-        if deltas.rids is not None:
-            known.choices = list(map(self._table.get, deltas.rids))
-        elif deltas.texts is not None and (not follows or len(deltas.texts) != len(known.choices)):
+        known.epoch, known.seq = epoch, seq
+        if rids is not None:
+            known.choices = list(map(self._table.get, rids))
+        elif count is not None and (not follows or count != len(known.choices)):
             raise PeerError("a deltas frame repeats the rows of one that was missed")
         return known.choices
 

@@ -42,5 +42,17 @@ class Pace:
         if going > 0 and tokens > 0:
             self.histogram.observe((now - before) * going / tokens, tokens)
 
+    def plain(self, source: int, rows: Sequence[Choice | None], now: float) -> None:
+        """Note a steady frame: one token for each row, and none of them is new."""
+        before = self.last.get(source)
+        self.last[source] = now
+        if before is None or self.histogram is None:
+            return
+        tokens = len(rows)
+        if self.unmeasured:
+            tokens = sum(1 for choice in rows if choice is None or choice.call.plan.log_metrics)
+        if tokens:
+            self.histogram.observe(now - before, tokens)
+
 
 clock = time.perf_counter

@@ -55,6 +55,9 @@ class AdmissionContext:
         self.weight_version = known.weight_version
         self.gives_hidden_states = known.enable_hidden_states
         self.has_lora = raw.get("enable_lora") is True
+        adapters = raw.get("loaded_adapters")
+        self.adapters: dict[str, Any] | None = adapters if isinstance(adapters, dict) else None
+        """Loaded adapters and their paths; None: the engine does not say."""
         self.has_logit_processors = raw.get("enable_custom_logit_processor") is True
         self.has_thinking_budget = raw.get("enable_strict_thinking") is True
         self.has_tokenizer = raw.get("skip_tokenizer_init") is not True

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from forebay.wire.deltas import Deltas
 from forebay.wire.messages import AbortRequest, End, Extra, RequestFault
+from forebay.wire.steady import pack_texts
 
 
 @dataclass(slots=True)
@@ -66,6 +67,13 @@ class Outbox:
             deltas.rids = rids
         self._told[api] = rids
         self._put(api, deltas)
+
+    def texts(self, api: int, texts: list[str], rids: list[str]) -> bytes | None:
+        """The frame of a steady step, numbered, to be sent at once; None when something must go before or with it."""
+        if self._told.get(api) is not rids or self._mail.deltas or self._ends:
+            return None
+        seq = self._seqs[api] = self._seqs[api] + 1
+        return pack_texts(self._source, self._epoch, seq, texts)
 
     def _put(self, api: int, deltas: Deltas) -> None:
         deltas.source, deltas.epoch = self._source, self._epoch

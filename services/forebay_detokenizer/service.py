@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from tokenizers import Tokenizer
 
@@ -16,11 +18,13 @@ from forebay.role import Role
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.deltas import encode_deltas
-from forebay.wire.egress import EgressDecoder, EgressFrame
+from forebay.wire.egress import EgressDecoder
 from forebay.wire.frames import Kind
 from forebay.wire.messages import RequestFault
 from forebay_detokenizer.tables import Tables
 from forebay_detokenizer.worker import Detokenizer
+
+T = TypeVar("T")
 
 ENGINE = Peer("engine", 0)
 EARLY_FRAMES = 4096
@@ -39,6 +43,7 @@ class DetokenizerService:
         self._early: deque[tuple[Kind, bytes]] = deque(maxlen=EARLY_FRAMES)
         self._tables: Tables | None = None
         self._next_tick = 0.0
+        self._apis = role.links.of_role("api")
         self._steps = role.counters.counter("engine_steps_total")
         self._step_seconds = role.counters.histogram("detokenize_seconds", WORK)
         role.tally.show(lambda: 0 if self._core is None else len(self._core), "detokenizer")
@@ -49,7 +54,7 @@ class DetokenizerService:
         """One frame. Everything but a greeting waits until the engine's facts are known."""
         if kind is Kind.HELLO:
             self._learn()
-        elif kind not in (Kind.OPEN, Kind.EGRESS, Kind.ABORT):
+        elif kind not in (Kind.STEP, Kind.OPEN, Kind.EGRESS, Kind.ABORT):
             raise PeerError(f"a {kind.name} frame has no business in a detokenizer")
         elif self._core is None:
             self._early.append((kind, frame))
@@ -58,8 +63,10 @@ class DetokenizerService:
 
     def _work(self, core: Detokenizer, kind: Kind, frame: bytes) -> None:
         now = time.monotonic()
-        if kind is Kind.EGRESS:
-            core.step(self._read(core, frame), now)
+        if kind is Kind.STEP:
+            self._steady(core, frame, now)
+        elif kind is Kind.EGRESS:
+            core.step(self._checked(core, self._decoder.decode, frame), now)
             # Per step, never per token: 0.5 us together.
             self._steps.add()
             self._step_seconds.observe(time.monotonic() - now)
@@ -69,10 +76,21 @@ class DetokenizerService:
             # After `user` the engine ends the request itself, and its client waits for that end.
             core.abort([abort.rid for abort in control.decode_aborts(frame) if abort.reason != "user"])
 
-    def _read(self, core: Detokenizer, frame: bytes) -> EgressFrame:
+    def _steady(self, core: Detokenizer, frame: bytes, now: float) -> None:
+        step = self._checked(core, self._decoder.steady, frame)
+        sent = core.plain(self._decoder.rids, step.ids, step.width)
+        if sent is None:
+            core.step(self._decoder.whole(step), now)
+        elif not self._role.links.send(self._apis[sent[0]], sent[1]):
+            core.fail(self._decoder.rids, "the api process does not take what it is sent")
+            core.forget_rows(sent[0])
+        self._steps.add()
+        self._step_seconds.observe(time.monotonic() - now)
+
+    def _checked(self, core: Detokenizer, read: Callable[[bytes], T], frame: bytes) -> T:
         """One step of the engine. When rows are missing every request may have a gap: better an error than a hang."""
         try:
-            return self._decoder.decode(frame)
+            return read(frame)
         finally:
             if self._decoder.lost:
                 self._role.log.warning("a frame of the engine is missing or cannot be read: its requests fail")

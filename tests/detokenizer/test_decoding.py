@@ -39,6 +39,17 @@ def test_byte_level_text_is_the_decode_of_all_ids_for_any_split(ids: list[int], 
 
 
 @FAST
+@given(st.lists(st.integers(0, 320), max_size=24), st.integers(1, 24), st.booleans())
+@pytest.mark.parametrize("name", ["byte_level", "byte_fallback"])
+def test_ids_together_give_the_text_of_ids_one_by_one(name: str, ids: list[int], size: int, hide: bool) -> None:
+    single, many = (tables(name).of(hide, True).decoder([], 0) for _ in range(2))
+    for at in range(0, len(ids), size):
+        assert many.feed(ids[at : at + size]) == "".join(map(single.one, ids[at : at + size]))
+        assert many.idle == single.idle
+    assert many.flush() == single.flush()
+
+
+@FAST
 @given(st.text(max_size=12), CUTS)
 def test_any_text_comes_back_from_single_bytes(text: str, cuts: list[int]) -> None:
     assert decoded("byte_level", byte_ids(text.encode()), cuts) == text

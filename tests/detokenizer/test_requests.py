@@ -284,3 +284,18 @@ def test_an_announcement_needs_only_its_request_id() -> None:
     rig = Rig()
     rig.core.open([OpenItem(rid="r")], 0.0)
     assert rig.run(byte_ids(b"a")).text == "a"
+
+
+@pytest.mark.parametrize("other", [2, 3], ids=["all rows as many", "one row more"])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "unary"])
+def test_tokens_of_steps_with_several_each_are_counted(other: int, stream: bool) -> None:
+    rig = Rig()
+    for rid in ("a", "b"):
+        rig.open(rid, stream=stream)
+    ids = byte_ids(b"hello world")
+    rig.step({"a": ids[:2], "b": ids[:other]})
+    rig.step({"a": ids[2:4], "b": ids[other : 2 * other]})
+    rig.step({"a": ids[4:5], "b": ids[2 * other : 2 * other + 1]}, {"a": LENGTH, "b": LENGTH})
+    assert [rig.said(rid).text for rid in ("a", "b")] == ["hello", "hello world"[: 2 * other + 1]]
+    ends = [rig.said(rid).end for rid in ("a", "b")]
+    assert [end.completion_tokens for end in ends if end is not None] == [5, 2 * other + 1]

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from forebay import AbortRequest, ControlRequest, Front, GenerationBatch, LinkError
-from forebay_engine.echo import EchoEngine
 from forebay_engine.answers import answer
+from forebay_engine.echo import EchoEngine
 from forebay_engine.loop import run
 from tests.engine.collect import request
 

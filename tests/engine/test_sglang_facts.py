@@ -56,6 +56,11 @@ def test_clients_find_forebay_where_they_would_find_sglang(model: Model) -> None
     assert settings.tokenizer_path == model.tokenizer_path
 
 
+def test_https_stays_https(model: Model) -> None:
+    settings = front_settings({**ARGUMENTS, "ssl_certfile": "c.pem", "ssl_keyfile": "k.pem"}, {}, model)
+    assert (settings.tls_certfile, settings.tls_keyfile) == ("c.pem", "k.pem")
+
+
 def test_a_variable_of_forebay_wins_over_sglangs_argument_even_with_the_default_value(model: Model) -> None:
     assert front_settings(ARGUMENTS, {"FOREBAY_PORT": "8000"}, model).port == 8000
 
@@ -94,7 +99,7 @@ def test_a_named_chat_template_that_is_no_file_stops_the_launch(model: Model) ->
     [
         ({}, False, "embedding"),
         ({"disaggregation_mode": "prefill"}, True, "prefill"),
-        ({"ssl_certfile": "a.pem"}, True, "TLS"),
+        ({"ssl_ca_certs": "a.pem"}, True, "ssl_ca_certs"),
     ],
 )
 def test_what_cannot_be_served_stops_the_launch(arguments: dict[str, Any], generates: bool, text: str) -> None:
@@ -103,7 +108,7 @@ def test_what_cannot_be_served_stops_the_launch(arguments: dict[str, Any], gener
 
 
 def test_an_ordinary_launch_is_not_refused() -> None:
-    refuse({"disaggregation_mode": "null", "ssl_certfile": None}, is_generation=True)
+    refuse({"disaggregation_mode": "null", "ssl_ca_certs": None}, is_generation=True)
 
 
 def test_the_facts_are_what_sglang_has_resolved_and_hold_no_secret(model: Model) -> None:

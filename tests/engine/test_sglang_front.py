@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from array import array
 from types import SimpleNamespace
@@ -73,13 +75,13 @@ def test_the_plug_in_replaces_one_method_and_asks_for_the_embedded_server(monkey
     hooks: list[tuple[str, Any, str]] = []
     registry = SimpleNamespace(register=lambda place, made, kind: hooks.append((place, made, kind)))
     module = SimpleNamespace(HookRegistry=registry, HookType=SimpleNamespace(REPLACE="replace"))
-    monkeypatch.setattr(adapter.importlib, "import_module", lambda name: module)
+    monkeypatch.setattr(importlib, "import_module", lambda name: module)
     monkeypatch.setenv(adapter.SWITCH, "1")
     monkeypatch.setenv("SGLANG_RUST_SERVER", "0")
     adapter.register()
     [(place, made, kind)] = hooks
     assert (place, kind, made(None)) == (adapter.REPLACED, "replace", SGLangFront)
-    assert adapter.os.environ["SGLANG_RUST_SERVER"] == "1"
+    assert os.environ["SGLANG_RUST_SERVER"] == "1"
 
 
 def test_entries_come_as_sglangs_types_in_their_order(front: SGLangFront, told: Told) -> None:
@@ -132,6 +134,15 @@ def test_questions_without_an_answer_do_not_pile_up(front: SGLangFront, told: To
     for request in (first, last):
         front.push_control_output(request, sglang.GetInternalStateReqOutput(internal_state={"a": 1}))
     assert [request.rid for request, _ in told.answers] == [f"c{adapter.UNANSWERED}"]
+
+
+def test_the_internal_state_tells_how_busy_the_scheduler_is(told: Told) -> None:
+    busy = sglang.FlushCacheReqOutput(success=True, message="2 running")  # any struct of SGLang's will do
+    front = SGLangFront(cast(Front, told), Requests(sglang.TYPES, {}), 30000, lambda: busy)
+    told.arrived = [ControlRequest("c4", 0, "GetInternalState")]
+    [request] = front.drain(-1)
+    front.push_control_output(request, sglang.GetInternalStateReqOutput(internal_state={"a": 1}))
+    assert told.answers[0][1] == {"a": 1, "success": True, "message": "2 running"}
 
 
 def test_an_idle_step_sends_nothing(front: SGLangFront, told: Told) -> None:

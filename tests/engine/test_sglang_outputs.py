@@ -47,7 +47,7 @@ def logprobs(kind: str, values: list[Any], ids: list[Any], **more: Any) -> dict[
 def test_a_step_nobody_wants_more_of_has_no_families() -> None:
     batch = Outputs().batch(payload("a", "b"))
     assert (batch.rids, batch.output_ids, batch.cached_tokens) == (["a", "b"], [array("q", [7])] * 2, [0, 0])
-    assert batch.output_token_logprobs is batch.output_hidden_states is batch.input_token_logprobs is None
+    assert (batch.output_token_logprobs, batch.input_token_logprobs, batch.output_hidden_states) == (None, None, None)
     assert batch.trailing == {}
 
 
@@ -75,6 +75,23 @@ def test_prompt_logprobs_keep_the_position_without_a_value() -> None:
     family = Outputs().batch(payload("a", **columns)).input_token_logprobs
     assert family is not None
     assert (family.values, family.ids) == ([[None, -2.0]], [[1, 2]])
+
+
+def test_the_same_rows_again_are_not_searched_for_prompt_logprobs() -> None:
+    outputs = Outputs()
+    first = logprobs("output", [[-0.5]], [[7]]) | logprobs("input", [[None]], [[1]])
+    again = logprobs("output", [[-0.6]], [[8]]) | {"input_token_logprobs_val": Untouched([[]])}
+    assert outputs.batch(payload("a", **first)).input_token_logprobs is not None
+    assert outputs.batch(payload("a", **again)).input_token_logprobs is None
+
+
+def test_a_new_row_beside_old_ones_brings_its_prompt_logprobs() -> None:
+    outputs = Outputs()
+    outputs.batch(payload("a", **logprobs("output", [[-0.5]], [[7]])))
+    columns = logprobs("output", [[-0.5], [-0.1]], [[7], [8]]) | logprobs("input", [[], [None]], [[], [4]])
+    family = outputs.batch(payload("a", "b", **columns)).input_token_logprobs
+    assert family is not None
+    assert (family.rows, family.ids) == ([1], [[4]])
 
 
 def test_hidden_states_that_grow_are_sent_once_each() -> None:

@@ -28,7 +28,7 @@ from forebay_api.calls import Call, Choice
 from forebay_detokenizer.tables import Tables
 from forebay_detokenizer.worker import Detokenizer
 from forebay_engine.adapters.sglang_outputs import Outputs
-from tests.helpers.sglang_compare import differences, reason
+from tests.helpers.sglang_compare import RULES, differences, reason
 from tests.helpers.sglang_fixtures import KEPT, cases
 
 FIXTURES = Path(__file__).parent / "fixtures" / "sglang"
@@ -112,6 +112,11 @@ def _answers() -> dict[str, list[Any]]:
 def test_a_replayed_request_is_answered_as_by_sglangs_own_front(name: str) -> None:
     found = differences(_answers()[name], _replayed()[name])
     assert [found for found in found if reason(name, found[0], found[1]) is None] == []
+
+
+@pytest.mark.parametrize("name", sorted({rule.name for rule in RULES}))
+def test_every_meant_difference_is_named_in_the_docs(name: str) -> None:
+    assert f"\n| {name} | " in DOCS.read_text(encoding="utf-8")
 
 
 def test_a_changed_logprob_would_be_seen() -> None:

@@ -49,7 +49,7 @@ def register() -> None:
         file.flush()
         return translate(self, payload, *rest)
 
-    Outputs.batch = batch  # type: ignore[method-assign]
+    Outputs.batch = batch  # type: ignore[assignment,method-assign]
 
 
 def _plain(value: Any) -> Any:

@@ -347,6 +347,19 @@ def test_a_grammar_that_the_engine_cannot_build_is_that_clients_400(stage: Stage
     assert (answer.status_code, answer.json()["message"]) == (400, "the schema cannot be compiled")
 
 
+def test_a_loaded_adapter_is_a_model_and_an_unknown_one_is_400(stage: Stage) -> None:
+    stage.engine.answers["LoadLoraAdapter"] = {"success": True, "loaded_adapters": {"a": "/a"}}
+    stage.post("/load_lora_adapter", {"lora_name": "a", "lora_path": "/a"})
+    cards = wait_for(lambda: stage.client.get("/v1/models").json()["data"][1:], what="the adapter's card")
+    assert [(card["id"], card["root"], card["max_model_len"]) for card in cards] == [("a", "/a", None)]
+    assert stage.client.get("/v1/models/a").json() == cards[0]
+    assert stage.post("/generate", {**GENERATE, "lora_path": "a"}).status_code == 200
+    assert stage.engine.requests[-1].lora_path == "a"
+    refused = stage.post("/generate", {**GENERATE, "lora_path": "b"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == "LoRA adapter 'b' is not loaded; loaded: a"
+
+
 # ---------------------------------------------------------------- two api processes
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, list[httpx.Client]]]:

@@ -194,19 +194,19 @@ class Rig:
                 self._frames[peer].append(frame)
         return False
 
-    def take(self, peer: Peer, kind: Kind) -> bytes | None:
-        """The next frame of a kind that a service has got; older ones of other kinds are dropped."""
+    def take(self, peer: Peer, *kinds: Kind) -> bytes | None:
+        """The next frame of one of these kinds that a service has got; older ones of other kinds are dropped."""
         self.pump()
         frames = self._frames[peer]
         while frames:
             frame = frames.popleft()
-            if kind_of(frame) is kind:
+            if kind_of(frame) in kinds:
                 return frame
         return None
 
-    def next(self, peer: Peer, kind: Kind) -> bytes:
-        """Wait for the next frame of a kind."""
-        frame = until(lambda: self.take(peer, kind), f"a {kind.name} frame for {peer}")
+    def next(self, peer: Peer, *kinds: Kind) -> bytes:
+        """Wait for the next frame of one of these kinds."""
+        frame = until(lambda: self.take(peer, *kinds), f"a {kinds[0].name} frame for {peer}")
         assert frame is not None
         return frame
 
@@ -220,7 +220,7 @@ class Rig:
 
     def step(self, decoder: EgressDecoder | None = None, shard: int = 0) -> EgressFrame:
         """The next step that a detokenizer gets."""
-        return (decoder or EgressDecoder()).decode(self.next(Peer("detokenizer", shard), Kind.EGRESS))
+        return (decoder or EgressDecoder()).decode(self.next(Peer("detokenizer", shard), Kind.EGRESS, Kind.STEP))
 
     def hears_nothing(self, kind: Kind, api: int = 0) -> bool:
         """Whether an api process has got no frame of a kind before the greeting that the engine sends now."""

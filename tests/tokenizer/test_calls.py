@@ -128,7 +128,7 @@ def test_tokens_must_be_a_list(tokens: Any) -> None:
 
 def test_another_call_is_not_implemented() -> None:
     with pytest.raises(RequestError) as caught:
-        call("FlushCache")
+        call("Translate")
     assert caught.value.status == 501
 
 

@@ -15,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from forebay_tokenizer.encode import Encoder
-from forebay_tokenizer.fast import FastEncoder, widened
+from forebay_tokenizer.fast import ALONE, FastEncoder, widened
 from forebay_tokenizer.files import TokenizerFiles
 from forebay_tokenizer.selfcheck import sample_texts, vocabulary_texts
 from tests.tokenizer.samples import LOG, SPECIAL, WORDS, plain, with_bos
@@ -37,12 +37,15 @@ class Other:
     def no_padding(self) -> None:
         self._inner.no_padding()
 
-    def encode_batch_flat(self, texts: list[str], *, add_special_tokens: bool) -> tuple[bytes, bytes]:
-        self.asked += texts
-        if self._refuses is not None and self._refuses in texts:
+    def encode(self, text: str, *, add_special_tokens: bool) -> SimpleNamespace:
+        self.asked.append(text)
+        if text == self._refuses:
             raise ValueError("no")
-        many = [self._inner.encode(text, add_special_tokens=add_special_tokens).ids for text in texts]
-        many = [[*ids, 0] if text == self._wrong else ids for text, ids in zip(texts, many, strict=True)]
+        ids = self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+        return SimpleNamespace(ids=[*ids, 0] if text == self._wrong else ids)
+
+    def encode_batch_flat(self, texts: list[str], *, add_special_tokens: bool) -> tuple[bytes, bytes]:
+        many = [self.encode(text, add_special_tokens=add_special_tokens).ids for text in texts]
         ends = array("Q", accumulate(map(len, many), initial=0))
         return array("I", [one for ids in many for one in ids]).tobytes(), ends.tobytes()
 
@@ -76,6 +79,15 @@ def test_it_encodes_in_place_of_the_plain_one_when_it_agrees(file: Path, install
     expected = with_bos().encode(AWAY, add_special_tokens=True).ids
     assert encoder.encode(AWAY, add_special_tokens=True).tolist() == expected
     assert AWAY in made[0].asked
+
+
+def test_large_and_small_texts_have_the_same_ids(file: Path, install: Any) -> None:
+    install()
+    encoder = Encoder.load(TokenizerFiles(file), fast=True, log=LOG)
+    texts = ["hello world" * (ALONE // 10), "", "x"]
+    many = encoder.encode_many(texts, add_special_tokens=True)
+    assert many == [encoder.encode(text, add_special_tokens=True) for text in texts]
+    assert many == Encoder(with_bos()).encode_many(texts, add_special_tokens=True)
 
 
 def test_one_difference_switches_it_off(file: Path, install: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -125,7 +137,7 @@ def test_a_request_to_stop_the_process_is_not_swallowed() -> None:
     def stopped(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    quiet = SimpleNamespace(no_truncation=lambda: None, no_padding=lambda: None, encode_batch_flat=stopped)
+    quiet = SimpleNamespace(no_truncation=lambda: None, no_padding=lambda: None, encode=stopped)
     with pytest.raises(KeyboardInterrupt):
         FastEncoder(quiet).encode_many(["x"], add_special_tokens=False)
 

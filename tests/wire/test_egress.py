@@ -12,7 +12,9 @@ from forebay.batch import FlatFamily, GenerationBatch, HiddenFamily, RaggedFamil
 from forebay.errors import PeerError, WireError
 from forebay.wire.columns import FAMILIES
 from forebay.wire.egress import EgressDecoder, EgressEncoder, EgressFrame
+from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import Pairs
+from forebay.wire.steady import Texts, open_step, open_texts, pack_texts
 
 
 def ids_of(frame: EgressFrame) -> list[int]:
@@ -326,8 +328,66 @@ def test_an_unreadable_step_is_told_as_lost_and_the_next_full_one_is_taken() -> 
     encoder, decoder = EgressEncoder(1), EgressDecoder()
     decoder.decode(encoder.encode(rows()))
     with pytest.raises(PeerError):
-        decoder.decode(encoder.encode(rows())[:-3])
+        decoder.decode(encoder.encode(rows(trailing={"v": [1, 2, 3]}))[:-3])
     assert decoder.lost
     encoder.send_full()
     assert decoder.decode(encoder.encode(rows())).rids == ["r0", "r1", "r2"]
     assert not decoder.lost
+
+
+def test_a_steady_step_has_a_short_frame_of_its_own() -> None:
+    encoder, decoder = EgressEncoder(1), EgressDecoder()
+    decoder.decode(encoder.encode(rows(prompt_tokens=[1, 2, 3])))
+    frame = encoder.encode(rows(prompt_tokens=[1, 2, 3]))
+    assert kind_of(frame) is Kind.STEP
+    step = decoder.decode(frame)
+    assert (step.rids, ids_of(step), step.prompt_tokens, step.same_rows) == (
+        ["r0", "r1", "r2"],
+        [0, 1, 2],
+        [1, 2, 3],
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"finish_reasons": [None, None, {"type": "length", "length": 1}]},
+        {"prompt_tokens": [1, 2, 4]},
+        {"cached_tokens": [0, 0, 1]},
+        {"trailing": {"v": [1, 2, 3]}},
+        {"output_token_logprobs": FlatFamily([[-1.0]], [[1]], rows=[0])},
+    ],
+)
+def test_a_step_with_anything_to_say_is_not_steady(change: dict[str, Any]) -> None:
+    encoder = EgressEncoder(1)
+    encoder.encode(rows(prompt_tokens=[1, 2, 3]))
+    assert kind_of(encoder.encode(rows(**{"prompt_tokens": [1, 2, 3], **change}))) is Kind.EGRESS
+
+
+def test_steady_steps_count_in_the_same_sequence() -> None:
+    encoder, decoder = EgressEncoder(1), EgressDecoder()
+    decoder.decode(encoder.encode(rows()))
+    encoder.encode(rows())  # lost
+    with pytest.raises(PeerError, match="missed"):
+        decoder.decode(encoder.encode(rows()))
+    assert decoder.lost
+
+
+def test_a_steady_step_that_is_cut_is_refused() -> None:
+    encoder = EgressEncoder(1)
+    encoder.encode(rows())
+    frame = encoder.encode(rows())
+    for end in range(len(frame)):
+        with pytest.raises(PeerError):
+            open_step(frame[:end])
+    with pytest.raises(PeerError):
+        open_step(frame + b"\0")
+
+
+def test_texts_of_a_steady_step_say_the_same_on_both_sides() -> None:
+    frame = pack_texts(1, 2, 3, ["a", "\U0001f600", ""])
+    assert open_texts(frame) == Texts(2, 3, 1, ["a", "\U0001f600", ""])
+    for end in range(len(frame)):
+        with pytest.raises(PeerError):
+            open_texts(frame[:end])

@@ -17,6 +17,8 @@ A frame is one ZeroMQ message:
 | CONTROL  | api -> every other role; engine -> api | ControlRequest                    |                    |
 | REPLY    | every other role -> api         | ControlReply                             |                    |
 | ADMITTED | tokenizer -> api                | [Admitted]                               |                    |
+| STEP     | engine -> detokenizer           | fixed, see `steady`                      | ids                |
+| TEXTS    | detokenizer -> api              | fixed, see `steady`                      | msgpack texts      |
 | EMBEDDINGS | engine -> api                 | positional, see `embeddings`             | vectors, float32   |
 
 A frame with another version is refused with `PeerError` on the side that reads it. Nothing is ever pickled.

@@ -23,8 +23,10 @@ from forebay.errors import PeerError, WireError
 from forebay.wire.columns import FAMILIES, SHAPES, encode_family
 from forebay.wire.families import Family
 from forebay.wire.frames import PREFIX, VERSION, Buffer, Kind, open_frame
+from forebay.wire.steady import Step, open_step, pack_step
 
 _encode = msgspec.msgpack.Encoder().encode
+_STEP_KIND = bytes([Kind.STEP])
 
 
 _NOT_COLUMNS = (TypeError, ValueError, OverflowError, LookupError, AttributeError)
@@ -118,9 +120,8 @@ class EgressEncoder:
         self._epoch = epoch
         self._seq = 0
         self._rids: list[str] | None = None
-        self._prompt: list[int] | None = None
-        self._cached: list[int] | None = None
-        self._reasoning: list[int] | None = None
+        self._told: list[list[int] | None] = [None, None, None]
+        """Prompt, cached and reasoning tokens as they were last sent."""
 
     def send_full(self) -> None:
         """The next frame says everything: a reader has come, or come back."""
@@ -146,6 +147,11 @@ class EgressEncoder:
         trailing = batch.trailing or None
         for name, column in (trailing or {}).items():
             _check_length(name, column, n)
+        told = [same and column == old for column, old in zip((prompt, cached, reasoning), self._told, strict=True)]
+        if same and all(told) and finish is None and lens is None and families is None and trailing is None:
+            frame = pack_step(self._epoch, self._seq + 1, n, width, columns)
+            self._seq += 1
+            return frame
         header = _encode(
             (
                 self._epoch,
@@ -153,10 +159,10 @@ class EgressEncoder:
                 n,
                 None if same else rids,
                 finish,
-                None if same and prompt == self._prompt else prompt,
+                None if told[0] else prompt,
                 lens,
-                None if same and cached == self._cached else cached,
-                None if same and reasoning == self._reasoning else reasoning,
+                None if told[1] else cached,
+                None if told[2] else reasoning,
                 width,
                 families,
                 trailing,
@@ -167,12 +173,8 @@ class EgressEncoder:
         # Lists are kept by value: an engine may reuse the list that it handed over.
         if not same:
             self._rids = list(rids)
-        self._prompt, self._cached, self._reasoning = _copy(prompt), _copy(cached), _copy(reasoning)
+        self._told = [None if column is None else list(column) for column in (prompt, cached, reasoning)]
         return frame
-
-
-def _copy(column: list[int] | None) -> list[int] | None:
-    return None if column is None else list(column)
 
 
 def _check_length(name: str, column: list[Any], n: int) -> None:
@@ -246,15 +248,41 @@ class EgressDecoder:
         """True after a frame that shows that rows are missing: it did not follow the one before it in the same life
         of the engine, or its header could be read and the rest could not."""
 
+    def steady(self, frame: Buffer) -> Step:
+        """A steady step (a frame of the kind STEP), checked against the rows before it; raises `PeerError`."""
+        self.lost = False
+        step = open_step(frame)
+        self._follow(step.epoch, step.seq)
+        if self._rids is None or len(self._rids) != step.rows:
+            self.lost, self._rids = self.lost or self._rids is not None, None
+            raise PeerError(f"steady step {step.seq} repeats the rows of a frame that was missed")
+        return step
+
+    @property
+    def rids(self) -> list[str]:
+        """The rows of the last frame that was read."""
+        return self._rids or []
+
+    def whole(self, step: Step) -> EgressFrame:
+        """A steady step that `steady` has just read, in the general form."""
+        out = EgressFrame()
+        out.epoch, out.seq, out.same_rows, out.rids = step.epoch, step.seq, True, self.rids
+        out.ids, out.id_width, out.lens, out.finish = step.ids, step.width, None, None
+        out.families, out.trailing = (None,) * len(FAMILIES), None
+        out.prompt_tokens, out.cached_tokens, out.reasoning_tokens = self._columns
+        return out
+
     def decode(self, frame: Buffer) -> EgressFrame:
         """One step; raises `PeerError` for a frame that is cut, stale, inconsistent, or leans on a missed one."""
+        if frame[0:1] == _STEP_KIND:
+            return self.whole(self.steady(frame))
         self.lost = False
         head, columns = open_frame(frame, Kind.EGRESS)
         try:
             header = _decode_header(head)
         except (msgspec.DecodeError, RecursionError) as error:
             raise PeerError(f"an egress header cannot be read: {error}") from error
-        self._follow(header)
+        self._follow(header.epoch, header.seq)
         rids = self._rids if header.rids is None else header.rids
         if rids is None:
             raise PeerError(f"egress frame {header.seq} repeats the rows of a frame that was missed")
@@ -266,17 +294,18 @@ class EgressDecoder:
         self._rids = rids
         return out
 
-    def _follow(self, header: _Header) -> None:
+    def _follow(self, epoch: int, seq: int) -> None:
         """Take note of the place of a frame; raises `PeerError` for one of a life that is over."""
-        if header.epoch in self._past:
+        if epoch == self._epoch:
+            if seq != self._seq + 1:
+                self.lost, self._rids = True, None
+        elif epoch in self._past:
             raise PeerError("an egress frame came from an engine that is gone")
-        if header.epoch != self._epoch:
+        else:
             if self._epoch != -1:
                 self._past.add(self._epoch)
             self._rids = None
-        elif header.seq != self._seq + 1:
-            self.lost, self._rids = True, None
-        self._epoch, self._seq = header.epoch, header.seq
+        self._epoch, self._seq = epoch, seq
 
     def _read(self, header: _Header, rids: list[str], columns: memoryview) -> EgressFrame:
         out = EgressFrame()

@@ -31,6 +31,8 @@ class Kind(enum.IntEnum):
     REPLY = 10
     ADMITTED = 11
     EMBEDDINGS = 12
+    STEP = 13
+    TEXTS = 14
 
 
 _KINDS = {int(kind): kind for kind in Kind}

@@ -49,17 +49,28 @@ def _card(api: Api) -> dict[str, Any]:
     }
 
 
+def _adapter_cards(api: Api) -> list[dict[str, Any]]:
+    """A card for each adapter that the engine has loaded."""
+    served = _card(api)
+    adapters = api.admission().adapters or {}
+    return [
+        {**served, "id": name, "root": path, "parent": served["id"], "max_model_len": None}
+        for name, path in sorted(adapters.items())
+    ]
+
+
 async def models(api: Api, http: Exchange) -> None:
-    """The list of models: one card."""
-    await http.json({"object": "list", "data": [_card(api)]})
+    """The list of models: the one that is served, and its adapters."""
+    await http.json({"object": "list", "data": [_card(api), *_adapter_cards(api)]})
 
 
 async def model(api: Api, http: Exchange) -> None:
     """One model's card."""
     name = http.scope["path_params"]["model_id"]
-    if name != api.model_name():
+    card = next((one for one in (_card(api), *_adapter_cards(api)) if one["id"] == name), None)
+    if card is None:
         raise RequestError(f"The model '{name}' does not exist", 404, param="model")
-    await http.json(_card(api))
+    await http.json(card)
 
 
 async def model_info(api: Api, http: Exchange) -> None:

@@ -12,12 +12,13 @@ import logging
 import multiprocessing.util
 import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from forebay import (
     AbortRequest,
     ControlRequest,
+    ForebayError,
     Front,
     GenerationBatch,
     LinkError,
@@ -54,11 +55,13 @@ class SGLangFront:
     An exception that leaves a method ends the scheduler process with all its requests, so after the launch none does.
     """
 
-    def __init__(self, front: Front, requests: Requests, http_port: int) -> None:
+    def __init__(self, front: Front, requests: Requests, http_port: int, load: Callable[[], Any] | None = None) -> None:
+        """`load` gives SGLang's `LoadSnapshot`: how busy the scheduler is."""
         self.http_port = http_port
         self.startup_time: dict[str, Any] | None = None
         self._front = front
         self._requests = requests
+        self._load = load
         self._outputs = Outputs()
         self._asked: dict[str, ControlRequest] = {}
         self._refused: list[str] = []
@@ -74,7 +77,7 @@ class SGLangFront:
         launch = read_launch(scheduler, os.environ)
         requests = Requests(load_types(), launch.lora_ids, engine_stops=launch.engine_stops)
         front = Front.launch(launch.facts, launch.settings, decoder=requests.decode)
-        made = cls(front, requests, cls._port(front, launch))
+        made = cls(front, requests, cls._port(front, launch), lambda: scheduler.load_inquirer.get_loads())
         # SGLang's processes end without running `atexit`; this is what multiprocessing runs in its place.
         multiprocessing.util.Finalize(None, front.close, exitpriority=10)
         return made
@@ -165,8 +168,13 @@ class SGLangFront:
     def push_control_output(self, request: Any, output: Any) -> None:
         """The answer to a control request, routed by its rid; one that forebay did not ask for is dropped."""
         asked = self._asked.pop(request.rid, None)
-        if asked is not None:
-            self._answer(asked, self._requests.answer(output))
+        if asked is None:
+            return
+        answer = self._requests.answer(output)
+        if asked.type == "GetInternalState" and self._load is not None and isinstance(answer, dict):
+            # Where /v1/loads and the metrics look for it; SGLang's own front reads shared memory.
+            answer = {**answer, **self._requests.answer(self._load())}
+        self._answer(asked, answer)
 
     def push_health_ack(self) -> None:
         """The engine is alive, though too busy for output."""
@@ -175,7 +183,7 @@ class SGLangFront:
     def _answer(self, asked: ControlRequest, output: Any) -> None:
         try:
             self._front.push_control_output(asked, output)
-        except LinkError as error:
+        except ForebayError as error:
             log.warning("the answer to %s could not be sent: %s", asked.type, error)
 
     def _push(self, batch: GenerationBatch) -> None:

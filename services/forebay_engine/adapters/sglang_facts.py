@@ -21,6 +21,8 @@ from forebay.settings import Settings
 TAKEN_OVER = {
     "host": "host",
     "port": "port",
+    "ssl_certfile": "tls_certfile",
+    "ssl_keyfile": "tls_keyfile",
     "api_key": "api_key",
     "admin_api_key": "admin_api_key",
     "served_model_name": "served_model_name",
@@ -91,8 +93,9 @@ def refuse(arguments: Mapping[str, Any], *, is_generation: bool) -> None:
     mode = arguments.get("disaggregation_mode")
     if mode not in (None, "null"):
         raise StartError(f"forebay does not host SGLang's bootstrap registry: disaggregation mode {mode} is not served")
-    if arguments.get("ssl_certfile"):
-        raise StartError("forebay speaks plain HTTP: end TLS in a proxy, and start SGLang without ssl_certfile")
+    for name in ("ssl_ca_certs", "ssl_keyfile_password"):
+        if arguments.get(name):
+            raise StartError(f"forebay has no {name}: end TLS in a proxy, or start SGLang without it")
 
 
 def _model(scheduler: Any) -> Model:

@@ -12,8 +12,6 @@ from typing import Any
 
 from forebay import FlatFamily, GenerationBatch, HiddenFamily, RaggedFamily
 
-_KINDS = ("output", "input")
-
 
 def filled(column: Sequence[Any] | None) -> list[int]:
     """The rows of a column whose cell is not empty (10 ns an empty cell)."""
@@ -26,6 +24,8 @@ class Outputs:
 
     def __init__(self) -> None:
         self._sent: dict[str, int] = {}
+        self._rids: list[str] = []
+        """The rows of the last step with logprobs."""
 
     def batch(self, payload: Any, decode_latencies: Mapping[int, float] | None = None) -> GenerationBatch:
         """The batch of one `BatchTokenIDOutput`; a family is left out unless a row has data for it."""
@@ -38,7 +38,7 @@ class Outputs:
             reasoning_tokens=payload.reasoning_tokens,
         )
         if payload.output_token_logprobs_val:
-            _logprobs(batch, payload)
+            self._logprobs(batch, payload)
         if payload.output_hidden_states:
             batch.output_hidden_states = self._hidden(payload)
         if payload.weight_versions:
@@ -51,6 +51,20 @@ class Outputs:
     def forget(self, rid: str) -> None:
         """A request is over."""
         self._sent.pop(rid, None)
+
+    def _logprobs(self, batch: GenerationBatch, payload: Any) -> None:
+        # A prompt's logprobs come with the first row of its request: the same rows again have none.
+        seen, self._rids = payload.rids == self._rids, payload.rids
+        for kind in ("output",) if seen else ("output", "input"):
+            values, ids = (getattr(payload, f"{kind}_token_logprobs_{part}") for part in ("val", "idx"))
+            rows = filled(values)
+            if not rows:
+                continue
+            flat = FlatFamily([values[row] for row in rows], [ids[row] for row in rows], rows)
+            setattr(batch, f"{kind}_token_logprobs", flat)
+            # The other families have data at most where this one has, so its rows are all that is looked at.
+            for family in ("top", "token_ids"):
+                setattr(batch, f"{kind}_{family}_logprobs", _ragged(payload, f"{kind}_{family}_logprobs", rows))
 
     def _hidden(self, payload: Any) -> HiddenFamily | None:
         rows, values = [], []
@@ -76,19 +90,6 @@ def _vector(state: list[Any]) -> list[float]:
     """One position's vector. A prefill is one state with a vector for each prompt token: they go out as one, which the
     api cuts up again by the model's width."""
     return list(chain.from_iterable(state)) if state and isinstance(state[0], list) else state
-
-
-def _logprobs(batch: GenerationBatch, payload: Any) -> None:
-    for kind in _KINDS:
-        values, ids = (getattr(payload, f"{kind}_token_logprobs_{part}") for part in ("val", "idx"))
-        rows = filled(values)
-        if not rows:
-            continue
-        flat = FlatFamily([values[row] for row in rows], [ids[row] for row in rows], rows)
-        setattr(batch, f"{kind}_token_logprobs", flat)
-        # The other families have data at most where this one has, so its rows are all that is looked at.
-        for family in ("top", "token_ids"):
-            setattr(batch, f"{kind}_{family}_logprobs", _ragged(payload, f"{kind}_{family}_logprobs", rows))
 
 
 def _ragged(payload: Any, name: str, candidates: list[int]) -> RaggedFamily | None:
