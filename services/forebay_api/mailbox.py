@@ -29,6 +29,7 @@ from forebay_api.pace import Pace, clock
 log = logging.getLogger("forebay.api")
 
 ENGINE = Peer("engine", 0)
+_TEXTS_KIND = bytes([Kind.TEXTS])
 Send = Callable[[Peer, bytes], bool]
 
 
@@ -302,10 +303,11 @@ class Mailbox:
                 choice.flush()
 
     def _take(self, frame: bytes, merged: list[Choice] | None) -> None:
-        kind = kind_of(frame)
-        if kind is Kind.TEXTS:
+        if frame[:1] == _TEXTS_KIND:
             self._texts(open_texts(frame), merged)
-        elif kind is Kind.DELTAS:
+            return
+        kind = kind_of(frame)
+        if kind is Kind.DELTAS:
             self._deltas(decode_deltas(frame), merged)
         elif kind is Kind.ERROR:
             for fault in control.decode_faults(frame):

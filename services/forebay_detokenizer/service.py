@@ -43,6 +43,8 @@ class DetokenizerService:
         self._early: deque[tuple[Kind, bytes]] = deque(maxlen=EARLY_FRAMES)
         self._tables: Tables | None = None
         self._next_tick = 0.0
+        self._touched = False
+        """Whether there may be something to send since the last turn."""
         self._apis = role.links.of_role("api")
         self._steps = role.counters.counter("engine_steps_total")
         self._step_seconds = role.counters.histogram("detokenize_seconds", WORK)
@@ -52,7 +54,9 @@ class DetokenizerService:
 
     def handle(self, kind: Kind, frame: bytes) -> None:
         """One frame. Everything but a greeting waits until the engine's facts are known."""
-        if kind is Kind.HELLO:
+        if kind is Kind.STEP and self._core is not None:
+            self._steady(self._core, frame)
+        elif kind is Kind.HELLO:
             self._learn()
         elif kind not in (Kind.STEP, Kind.OPEN, Kind.EGRESS, Kind.ABORT):
             raise PeerError(f"a {kind.name} frame has no business in a detokenizer")
@@ -63,8 +67,9 @@ class DetokenizerService:
 
     def _work(self, core: Detokenizer, kind: Kind, frame: bytes) -> None:
         now = time.monotonic()
+        self._touched = True
         if kind is Kind.STEP:
-            self._steady(core, frame, now)
+            self._steady(core, frame)
         elif kind is Kind.EGRESS:
             core.step(self._checked(core, self._decoder.decode, frame), now)
             # Per step, never per token: 0.5 us together.
@@ -76,12 +81,16 @@ class DetokenizerService:
             # After `user` the engine ends the request itself, and its client waits for that end.
             core.abort([abort.rid for abort in control.decode_aborts(frame) if abort.reason != "user"])
 
-    def _steady(self, core: Detokenizer, frame: bytes, now: float) -> None:
+    def _steady(self, core: Detokenizer, frame: bytes) -> None:
+        """A step with nothing but one token a row: served and sent at once, if the rows need nothing more either."""
+        now = time.monotonic()
         step = self._checked(core, self._decoder.steady, frame)
         sent = core.plain(self._decoder.rids, step.ids, step.width)
         if sent is None:
+            self._touched = True
             core.step(self._decoder.whole(step), now)
         elif not self._role.links.send(self._apis[sent[0]], sent[1]):
+            self._touched = True
             core.fail(self._decoder.rids, "the api process does not take what it is sent")
             core.forget_rows(sent[0])
         self._steps.add()
@@ -93,6 +102,7 @@ class DetokenizerService:
             return read(frame)
         finally:
             if self._decoder.lost:
+                self._touched = True
                 self._role.log.warning("a frame of the engine is missing or cannot be read: its requests fail")
                 core.fail_all("a part of the output was lost; send the request again")
 
@@ -141,6 +151,9 @@ class DetokenizerService:
         if now >= self._next_tick:
             self._next_tick = now + TICK
             core.tick(now)
+        elif not self._touched:
+            return TICK if core.waiting else None
+        self._touched = False
         out = core.take()
         send = self._role.links.send
         for api, deltas in out.deltas:

@@ -22,6 +22,8 @@ _STEP = struct.Struct("<QQII")
 _STEP_HEAD = struct.Struct(PREFIX.format + _STEP.format[1:])
 _TEXTS = struct.Struct("<QQI")
 _TEXTS_HEAD = struct.Struct(PREFIX.format + _TEXTS.format[1:])
+_STEP_START = PREFIX.pack(Kind.STEP, VERSION, 0, _STEP.size)
+_TEXTS_START = PREFIX.pack(Kind.TEXTS, VERSION, 0, _TEXTS.size)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[str]).decode
 
@@ -53,10 +55,11 @@ def pack_step(epoch: int, seq: int, rows: int, width: int, ids: Iterable[Buffer]
 
 def open_step(frame: Buffer) -> Step:
     """A steady step; raises `PeerError` for a frame that is cut or whose ids do not fit."""
-    header, ids = open_frame(frame, Kind.STEP)
-    if len(header) != _STEP.size:
+    if len(frame) < _STEP_HEAD.size or bytes(frame[:8]) != _STEP_START:
+        header, _ = open_frame(frame, Kind.STEP)
         raise PeerError(f"the header of a STEP frame has {len(header)} bytes where {_STEP.size} are due")
-    epoch, seq, rows, width = _STEP.unpack(header)
+    epoch, seq, rows, width = _STEP.unpack_from(frame, PREFIX.size)
+    ids = memoryview(frame)[_STEP_HEAD.size :]
     if width not in (4, 8) or len(ids) != rows * width:
         raise PeerError(f"a STEP frame has {len(ids)} bytes of ids where {rows} of {width} bytes are due")
     return Step(epoch, seq, rows, width, ids)
@@ -69,11 +72,11 @@ def pack_texts(source: int, epoch: int, seq: int, texts: list[str]) -> bytes:
 
 def open_texts(frame: Buffer) -> Texts:
     """The texts of a steady step; raises `PeerError` for a frame that cannot be read."""
-    header, column = open_frame(frame, Kind.TEXTS)
-    if len(header) != _TEXTS.size:
+    if len(frame) < _TEXTS_HEAD.size or bytes(frame[:8]) != _TEXTS_START:
+        header, _ = open_frame(frame, Kind.TEXTS)
         raise PeerError(f"the header of a TEXTS frame has {len(header)} bytes where {_TEXTS.size} are due")
-    epoch, seq, source = _TEXTS.unpack(header)
+    epoch, seq, source = _TEXTS.unpack_from(frame, PREFIX.size)
     try:
-        return Texts(epoch, seq, source, _decode(column))
+        return Texts(epoch, seq, source, _decode(memoryview(frame)[_TEXTS_HEAD.size :]))
     except (msgspec.DecodeError, RecursionError) as error:
         raise PeerError(f"the texts of a TEXTS frame cannot be read: {error}") from error
