@@ -48,7 +48,7 @@ test: $(INSTALLED)
 
 test-tokenizers: $(INSTALLED)
 	@$(BIN)/python -m tests.tokenizer.real $(TOKENIZERS)
-	@FOREBAY_TOKENIZERS=$(TOKENIZERS) $(BIN)/pytest tests/tokenizer/test_real_tokenizers.py tests/detokenizer/test_real_tokenizers.py $(ARGS)
+	@FOREBAY_TOKENIZERS=$(TOKENIZERS) $(BIN)/pytest tests/published/test_*.py $(ARGS)
 
 run-all: $(INSTALLED)
 	@exec $(BIN)/forebay serve $(ARGS)

@@ -22,6 +22,7 @@ import msgspec
 from forebay.errors import SettingsError
 from forebay.facts import without_secrets
 from forebay.settings import TABLE, Row, Settings
+from forebay.topology import check_endpoints
 
 __all__ = ["Setting", "Settings", "load", "nearest", "public_view", "save", "settings_table"]
 
@@ -209,6 +210,9 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError("uds: a unix socket serves one api process; set apis to 1, or use host and port")
     if (settings.tls_certfile is None) != (settings.tls_keyfile is None):
         raise SettingsError("tls_certfile, tls_keyfile: HTTPS needs both")
+    check_endpoints(settings.endpoints or {})
+    if settings.endpoints and settings.keys_dir is None:
+        raise SettingsError("endpoints: TCP between processes needs keys_dir; `forebay keys DIR` makes the keys")
 
 
 def public_view(settings: Settings) -> dict[str, Any]:

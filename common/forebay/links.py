@@ -9,6 +9,7 @@ process that is only busy is not taken for dead.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import time
@@ -20,6 +21,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from forebay.errors import LinkError, StartError
+from forebay.gatekeeper import FAILURES, Gatekeeper
+from forebay.keys import Keys
 from forebay.topology import Peer
 
 QUEUE_FRAMES = 1000
@@ -35,20 +38,39 @@ NOBLOCK = int(zmq.NOBLOCK)
 _EVENTS, _READABLE, _WRITABLE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 _UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _DOWN = int(zmq.EVENT_DISCONNECTED)
+TURNED_AWAY = 3
+"""Connections in a row that end before they stand: by then it is no accident."""
+
+log = logging.getLogger("forebay.links")
 
 
 class Link:
     """The sending end towards one peer."""
 
-    __slots__ = ("_monitor", "_monitored", "_send", "_socket", "peer", "refused", "sent", "sent_bytes", "up")
+    __slots__ = (
+        "_failed",
+        "_monitor",
+        "_monitored",
+        "_send",
+        "_socket",
+        "peer",
+        "refused",
+        "sent",
+        "sent_bytes",
+        "up",
+    )
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], peer: Peer, address: str) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], peer: Peer, address: str, keys: Keys | None = None
+    ) -> None:
         socket = context.socket(zmq.PUSH)
         _limits(socket)
+        if keys is not None and is_tcp(address):
+            keys.use(socket)
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        self._monitor: Any = socket.get_monitor_socket(_UP | _DOWN)
+        self._monitor: Any = socket.get_monitor_socket(_UP | _DOWN | FAILURES)
         self._monitored: Callable[[int], Any] = self._monitor.get
         self._monitored(_EVENTS)  # ZeroMQ signals only a reader that has once found nothing
         socket.connect(address)
@@ -56,6 +78,8 @@ class Link:
         self._send = socket.send
         self.peer = peer
         self.up = False
+        self._failed = 0
+        """Connections since the last one that stood."""
         self.sent = self.sent_bytes = self.refused = 0
 
     def send(self, frame: bytes) -> bool:
@@ -85,10 +109,19 @@ class Link:
         out = []
         while self._monitored(_EVENTS) & _READABLE:  # `poll(0)` takes half as long again
             event = int(recv_monitor_message(self._monitor)["event"])
-            if event in (_UP, _DOWN):
-                self.up = event == _UP
-                out.append(self.up)
+            up = event == _UP
+            if up != self.up and event in (_UP, _DOWN):
+                self.up = up
+                self._failed = 0
+                out.append(up)
+            elif event == _DOWN:
+                self._turned_away()
         return out
+
+    def _turned_away(self) -> None:
+        self._failed += 1
+        if self._failed == TURNED_AWAY:
+            log.warning("%s refuses our connections: it has other keys or runs as another user", self.peer)
 
     def monitor(self) -> Any:
         """The socket that is readable when `changes` has something to say."""
@@ -98,6 +131,11 @@ class Link:
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close(linger_ms)
+
+
+def is_tcp(address: str) -> bool:
+    """Whether an address leads out of the run folder."""
+    return address.startswith("tcp://")
 
 
 def _limits(socket: zmq.Socket[bytes]) -> None:
@@ -121,7 +159,9 @@ class Links:
         address_of: Callable[[Peer], str],
         peers: Iterable[Peer],
         greet: Callable[[], bytes],
+        keys: Keys | None = None,
     ) -> None:
+        """`keys`: what the processes with TCP addresses show each other. Raises `StartError` for TCP without keys."""
         self.me = me
         self._greet = greet
         self._closed = False
@@ -129,18 +169,14 @@ class Links:
         address = address_of(me)
         self._address = address
         addresses = {peer: address_of(peer) for peer in peers}
-        inbox = context.socket(zmq.PULL)
-        _limits(inbox)
-        try:
-            inbox.bind(address)
-        except zmq.ZMQError as error:
-            inbox.close(0)
-            raise StartError(f"{me} cannot bind its inbox at {address}: {error}") from error
-        self._inbox = inbox
+        if keys is None and any(map(is_tcp, (address, *addresses.values()))):
+            raise StartError(f"{me} has TCP links and no keys: set keys_dir (`forebay keys DIR` makes it)")
+        self._gatekeeper: Gatekeeper | None = None
+        self._inbox = inbox = self._bound(context, keys)
         self._recv = inbox.recv
         self._state: Callable[[int], Any] = inbox.get
         self.readable()  # for the same reason as in `Link`
-        self.links = {peer: Link(context, peer, where) for peer, where in addresses.items()}
+        self.links = {peer: Link(context, peer, where, keys) for peer, where in addresses.items()}
         self._strangers: set[Peer] = set()
         """Peers whose link is up and that have not been greeted."""
         self.stirred = True
@@ -151,6 +187,28 @@ class Links:
         self._sleeper = select.poll()
         for fd in (self._inbox_fd, *self._monitor_fds):
             self._sleeper.register(fd, select.POLLIN)
+
+    def _bound(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys | None) -> zmq.Socket[bytes]:
+        """The inbox, open to our own user alone (ipc) or to holders of the keys (TCP)."""
+        inbox: zmq.Socket[bytes] = context.socket(zmq.PULL)
+        _limits(inbox)
+        try:
+            if keys is not None and is_tcp(self._address):
+                keys.guard(inbox)
+                self._gatekeeper = Gatekeeper(context, keys, inbox)
+            else:
+                # The kernel tells who connects (SO_PEERCRED); the folder's mode 0700 is the first wall.
+                inbox.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
+            inbox.bind(self._address)
+        except zmq.ZMQError as error:
+            self._close_inbox(inbox)
+            raise StartError(f"{self.me} cannot bind its inbox at {self._address}: {error}") from error
+        return inbox
+
+    def _close_inbox(self, inbox: zmq.Socket[bytes]) -> None:
+        if self._gatekeeper is not None:
+            self._gatekeeper.close()
+        inbox.close(0)
 
     def receive(self) -> bytes | None:
         """The next frame of the inbox, or None. Never waits."""
@@ -252,7 +310,7 @@ class Links:
         self._closed = True
         for link in self.links.values():
             link.close(linger_ms)
-        self._inbox.close(0)
+        self._close_inbox(self._inbox)
         path = self._address.removeprefix("ipc://")
         if path != self._address:
             with contextlib.suppress(FileNotFoundError):  # ZeroMQ's own thread removes it, too, sooner or later

@@ -46,6 +46,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     tokenizer_threads: int = 2
     cores: str | None = None
     run_dir: str | None = None
+    endpoints: dict[str, Any] | None = None
+    keys_dir: str | None = None
     start_timeout: float = 600.0
     drain_timeout: float = 30.0
     restart_limit: int = 5
@@ -157,6 +159,11 @@ TABLE: dict[str, dict[str, Row]] = {
             "the automatic rule; off pins nothing; none: the automatic rule over all allowed cores."
         ),
         "run_dir": Row("Private folder (mode 0700) of the process sockets; none: a fresh one, removed at the end."),
+        "endpoints": Row(
+            "Processes that are reached over TCP, for a front on several hosts: engine-0 = tcp://10.0.0.5:7001 and so "
+            "on; needs keys_dir. All others have a socket in run_dir."
+        ),
+        "keys_dir": Row("Folder of the keys that processes on TCP show each other; `forebay keys DIR` makes it."),
         "start_timeout": Row("Seconds within which every process must be ready.", gt=0),
         "drain_timeout": Row("Seconds that running requests may take to finish after SIGTERM.", ge=0),
         "restart_limit": Row("Restarts of one process within restart_window before everything is stopped.", ge=0),

@@ -7,16 +7,20 @@ of different roles are all linked, in both directions, so that each notices with
 from __future__ import annotations
 
 import os
+import re
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from forebay.errors import StartError
+from forebay.errors import SettingsError, StartError
 
 ROLES = ("api", "tokenizer", "detokenizer", "engine")
 MAX_SOCKET_PATH = 107
 """Bytes of a unix socket path on Linux (`sun_path` without its final NUL); one more and bind fails."""
+NAME = re.compile(rf"({'|'.join(ROLES)})-(0|[1-9]\d?)")
+TCP = re.compile(r"tcp://(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})")
 
 
 class Peer(NamedTuple):
@@ -37,6 +41,9 @@ class Topology:
     apis: int = 1
     tokenizers: int = 1
     detokenizers: int = 1
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """Processes that are reached over TCP (`engine-0` -> `tcp://10.0.0.5:7001`); all others have a socket in the run
+    folder."""
 
     def processes(self) -> list[Peer]:
         """Every process, in the order of the roles."""
@@ -49,6 +56,8 @@ class Topology:
 
     def address(self, peer: Peer) -> str:
         """The ZeroMQ address of a process's inbox; raises `StartError` when the path is too long for a socket."""
+        if str(peer) in self.endpoints:
+            return self.endpoints[str(peer)]
         path = str(socket_path(self.run_dir, peer))
         if len(path.encode()) > MAX_SOCKET_PATH:
             raise StartError(
@@ -56,6 +65,18 @@ class Topology:
                 "choose a shorter --run-dir"
             )
         return f"ipc://{path}"
+
+
+def check_endpoints(endpoints: Mapping[str, object]) -> None:
+    """Raise `SettingsError` for a name that no process can have, and for an address that is not of one host and port."""
+    for name, address in endpoints.items():
+        if NAME.fullmatch(name) is None:
+            raise SettingsError(f"endpoints: {name!r} names no process; they are called api-0, tokenizer-1, engine-0 ...")
+        found = TCP.fullmatch(address) if isinstance(address, str) else None
+        if found is None or not 0 < int(found[1]) < 65536 or "//0.0.0.0:" in found[0] or "//[::]:" in found[0]:
+            raise SettingsError(f"endpoints: the address of {name} must be like tcp://10.0.0.5:7001, not {address!r}")
+    if len(set(endpoints.values())) < len(endpoints):
+        raise SettingsError("endpoints: two processes have the same address")
 
 
 def socket_path(run_dir: Path, peer: Peer) -> Path:

@@ -1,0 +1,80 @@
+"""The short fault suite: each role killed or frozen once under load. The long one is `make test-faults`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.chaos import Fault, assert_idle, strike
+from tests.helpers.front import Front, running
+from tests.helpers.models import make_tokenizer
+
+ROLES = ("api", "tokenizer", "detokenizer")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tokenizer(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Front]:
+    flags = ["--engine", "echo", "--tokenizer-path", str(folder), "--echo-step-ms", "20", "--restart-limit", "100"]
+    flags += [word for role in ROLES for word in (f"--{role}s", "2")]
+    with running(tmp_path_factory.mktemp("front"), *flags) as found:
+        yield found
+
+
+def test_a_killed_tokenizer_costs_nobody_anything(front: Front, folder: Path) -> None:
+    found = strike(front, folder, [Fault("tokenizer-0")], seed=1)
+    assert found.of_kind("error", "cut", "refused", "hung", "wrong") == []
+    assert_idle(front)
+
+
+def test_a_killed_detokenizer_ends_its_own_streams_within_a_second(front: Front, folder: Path) -> None:
+    found = strike(front, folder, [Fault("detokenizer-1")], seed=2)
+    assert found.of_kind("cut", "refused", "hung", "wrong") == []
+    assert {outcome.status for outcome in found.of_kind("error")} == {503}
+    assert found.longest("error") < 1
+    survivors = [outcome for outcome in found.hit() if outcome.kind == "whole"]
+    assert len(survivors) > 10
+    assert_idle(front)
+
+
+def test_a_killed_engine_ends_all_streams_within_two_seconds(front: Front, folder: Path) -> None:
+    found = strike(front, folder, [Fault("engine-0")], seed=3)
+    assert found.of_kind("cut", "refused", "hung", "wrong") == []
+    assert {outcome.status for outcome in found.of_kind("error")} == {503}
+    assert found.longest("error") < 2
+    assert_idle(front)
+
+
+def test_a_killed_api_process_takes_only_its_own_connections_along(front: Front, folder: Path) -> None:
+    found = strike(front, folder, [Fault("api-1")], seed=4)
+    assert found.of_kind("error", "hung", "wrong") == []
+    assert found.longest("cut") < 1
+    assert len([outcome for outcome in found.hit() if outcome.kind == "whole"]) > 10
+    assert_idle(front)
+
+
+@pytest.mark.parametrize("name", ["engine-0", "detokenizer-0", "tokenizer-1", "api-0"])
+def test_a_frozen_process_delays_and_loses_nothing(front: Front, folder: Path, name: str) -> None:
+    found = strike(front, folder, [Fault(name, frozen=0.8)], seed=5)
+    assert found.of_kind("error", "cut", "refused", "hung", "wrong") == []
+    assert_idle(front)
+
+
+def test_tokenizer_and_detokenizer_killed_together_leave_nothing(front: Front, folder: Path) -> None:
+    found = strike(front, folder, [Fault("tokenizer-1"), Fault("detokenizer-0", after=0.01)], seed=6)
+    assert found.of_kind("cut", "refused", "hung", "wrong") == []
+    assert found.longest("error") < 1
+    assert_idle(front)
+
+
+def test_a_stopped_tokenizer_costs_nobody_anything(front: Front, folder: Path) -> None:
+    found = strike(front, folder, [Fault("tokenizer-0", signal.SIGTERM)], seed=7)
+    assert found.of_kind("error", "cut", "refused", "hung", "wrong") == []
+    assert_idle(front)
