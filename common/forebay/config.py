@@ -225,7 +225,12 @@ def public_view(settings: Settings) -> dict[str, Any]:
 
 
 def save(settings: Settings, path: Path) -> None:
-    """Write all settings, secrets too, to a file that only this user can read; `load` reads it again."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    """Write all settings, secrets too, to a file that only this user can read; `load` reads it again.
+
+    The file is replaced as a whole: a process that starts meanwhile reads the old or the new one.
+    """
+    fresh = path.with_name(path.name + ".new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.encode(settings))
+    fresh.replace(path)

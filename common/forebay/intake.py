@@ -169,6 +169,8 @@ class Intake(Gated):
                 self._ledger.end_all()
             return
         rids = self._ledger.named(abort.rid)
+        if abort.reason == "lost":
+            self._tell_lost(rids, abort.message)
         for rid in rids:
             if self._end_held(rid, abort):
                 continue
@@ -177,6 +179,14 @@ class Intake(Gated):
                 self._ledger.end(rid)
         if not rids and not self._abort_unknown(abort) and abort.reason != "stop":
             self._ledger.abort_early(abort)
+
+    def _tell_lost(self, rids: list[str], message: str) -> None:
+        """Something of these requests was lost on the way. Their owner may not know: who misses an announcement
+        cannot tell whose it is."""
+        for rid in rids:
+            owner = self._ledger.owner(rid)
+            if owner is not None:
+                self._tell(owner, [RequestFault(rid, 503, f"{message}; send the request again", "unavailable_error")])
 
     # ---------------------------------------------------------------- links
     def _look(self, now: float) -> None:

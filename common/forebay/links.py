@@ -31,6 +31,8 @@ HEARTBEAT_MS = 2_000
 HEARTBEAT_TIMEOUT_MS = 10_000
 RECONNECT_MS = 20
 RECONNECT_MAX_MS = 500
+FLOW_MS = 25
+"""How long `Links.next` waits: longer than the usual step of an engine."""
 LINGER_MS = 500
 
 # Plain ints: the enum's `|` costs microseconds a call on the token path.
@@ -173,6 +175,7 @@ class Links:
             raise StartError(f"{me} has TCP links and no keys: set keys_dir (`forebay keys DIR` makes it)")
         self._gatekeeper: Gatekeeper | None = None
         self._inbox = inbox = self._bound(context, keys)
+        inbox.setsockopt(zmq.RCVTIMEO, FLOW_MS)
         self._recv = inbox.recv
         self._state: Callable[[int], Any] = inbox.get
         self.readable()  # for the same reason as in `Link`
@@ -220,6 +223,16 @@ class Links:
         self.received_bytes += len(frame)
         return frame
 
+    def next(self) -> bytes | None:
+        """The next frame of the inbox, waited for at most `FLOW_MS`; None after that. Lets go of the interpreter lock."""
+        try:
+            frame = self._recv()
+        except zmq.Again:
+            return None
+        self.received += 1
+        self.received_bytes += len(frame)
+        return frame
+
     def readable(self) -> bool:
         """Whether a frame waits for `receive`."""
         return bool(self._state(_EVENTS) & _READABLE)
@@ -239,6 +252,11 @@ class Links:
             raise LinkError(f"the links of {self.me} are closed")
         link = self.links.get(peer)
         return link is not None and link.send(frame)
+
+    def greet_all(self) -> None:
+        """Tell every peer that is there how this process is now."""
+        for link in self.links.values():
+            link.send(self._greet())
 
     def greeting(self) -> bytes:
         """The Hello frame of this process."""

@@ -91,6 +91,7 @@ class NotifyInbox:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
             self._socket.bind(str(path))
+            path.chmod(0o600)
         except OSError as error:
             self._socket.close()
             raise StartError(f"cannot listen on {path}: {error}") from error

@@ -29,10 +29,12 @@ from forebay.counters import Counters, counts_path
 from forebay.errors import ForebayError, PeerError, SettingsError
 from forebay.facts import LaunchFacts, read_blob
 from forebay.housekeeping import HOUSEKEEPING, keep_house
+from forebay.keys import load_keys
 from forebay.lifetime import die_with_parent, parent_pid
 from forebay.links import LINGER_MS, Links
 from forebay.logs import set_up
 from forebay.notify import Notifier
+from forebay.reload import RELOADED, reloaded, set_level
 from forebay.rundir import check_private, clear_stale, lock_process
 from forebay.settings import Settings
 from forebay.tally import Tally
@@ -42,6 +44,12 @@ from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import Hello
 
 SECOND_MS = 1000
+LOOK_EVERY = 0.05
+"""Seconds between looks at the connections while frames keep coming."""
+BURST = 256
+"""Frames that are taken in before what they have brought is sent, however many more wait."""
+FAREWELL = 0.1
+"""Seconds between the news that a process stops and its end at the earliest: what is on its way to it arrives."""
 
 
 class Service(Protocol):
@@ -56,6 +64,9 @@ class Service(Protocol):
     def turn(self, now: float) -> float | None:
         """After the frames of one wake-up: send what is due. Returns seconds until it wants another turn, or None."""
 
+    def idle(self) -> bool:
+        """Whether nothing is left to do for anybody: a process that stops waits for that."""
+
 
 class Role:
     """One process of the front: its settings, links and life."""
@@ -67,7 +78,7 @@ class Role:
         self.incarnation = new_incarnation()
         self.log = logging.getLogger(f"forebay.{me.role}")
         self.notifier = Notifier.from_environ(os.environ)
-        self.topology = Topology(run_dir, settings.apis, settings.tokenizers, settings.detokenizers)
+        self.topology = Topology.of(settings, run_dir)
         self.cores: tuple[int, ...] = ()
         self.stopping = False
         self.signals = 0
@@ -75,6 +86,8 @@ class Role:
         self.facts: LaunchFacts | None = None
         self.bad_frames = 0
         self._woken = False
+        self._reload: Callable[[], Settings] | None = None
+        self._reload_asked = False
         self.links: Links
         self.counters: Counters
         """What this process publishes; see `forebay.metric_table` for the names."""
@@ -99,10 +112,11 @@ class Role:
             if not linked:
                 yield role
                 return
+            keys = None if settings.keys_dir is None else load_keys(settings.keys_dir)
             context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             try:
                 role.counters = Counters(counts_path(run_dir, me))
-                role.links = Links(context, me, role.topology.address, role.topology.peers(me), role.hello)
+                role.links = Links(context, me, role.topology.address, role.topology.peers(me), role.hello, keys)
                 role.tally = Tally(role.counters, role.links, lambda: role.bad_frames)
                 role.tally.introduce(me, role.cores)
                 with role.links:
@@ -167,6 +181,35 @@ class Role:
 
         signal.signal(signal.SIGTERM, handle)
         signal.signal(signal.SIGINT, handle)
+        signal.signal(signal.SIGHUP, lambda number, frame: self.ask_reload())
+
+    # ---------------------------------------------------------------- reload
+    def reload_from(self, read: Callable[[], Settings]) -> None:
+        """Where the settings come from when they are read again."""
+        self._reload = read
+
+    def ask_reload(self) -> None:
+        """A SIGHUP: read the settings again in the next turn of the loop."""
+        self._reload_asked = True
+        self.wake()
+
+    def reload_if_asked(self) -> bool:
+        """Take keys and log level from the settings file, if a SIGHUP asks for it; True if that was done.
+
+        A file that cannot be read changes nothing.
+        """
+        if not self._reload_asked or self._reload is None:
+            return False
+        self._reload_asked = False
+        try:
+            new = self._reload()
+        except SettingsError as error:
+            self.log.error("nothing is reloaded: %s", error)
+            return False
+        self.settings = reloaded(self.settings, new)
+        set_level(self.settings)
+        self.log.info("reloaded %s", ", ".join(RELOADED))
+        return True
 
     # ---------------------------------------------------------------- peers
     def greeted(self, frame: bytes) -> tuple[Peer, bool]:
@@ -182,24 +225,75 @@ class Role:
         return peer, before is not None and before.incarnation != hello.incarnation
 
     # ---------------------------------------------------------------- the loop of a service
-    def serve(self, service: Service) -> None:
-        """Run a service until `stop`: frames as they come, one `turn` after each batch of them."""
-        links, patience = self.links, self._beat(service.turn(time.monotonic()))
+    def serve(self, service: Service, *, frames_only: bool = False) -> None:
+        """Run a service until `stop`: frames as they come, one `turn` after each batch of them.
+
+        `frames_only`: nothing but frames gives the service work (no threads of its own).
+        """
+        links = self.links
+        service.turn(time.monotonic())
         links.wait(0)
         while not self.stopping:
-            if self._woken:
-                self._drain_wakes()
-            if links.stirred:
-                for peer, up in links.changes():
-                    self.log.debug("link to %s is %s", peer, "up" if up else "down")
-                    service.peer_changed(peer, up)
-            while (frame := links.receive()) is not None:
-                self._hand(service, frame)
+            received = links.received
+            patience = self._once(service)
+            if frames_only and links.received != received:
+                self._flow(service)
+            else:
+                links.sleep(patience)
+        self._part(service)
+
+    def _flow(self, service: Service) -> None:
+        """While frames keep coming, one waiting receive for each: 40 us less than a poll and two receives."""
+        links = self.links
+        links.stirred = True  # nothing watches the connections meanwhile: look at them afterwards
+        until = time.monotonic() + LOOK_EVERY
+        while not self.stopping and (frame := links.next()) is not None:
+            self._hand(service, frame)
             now = time.monotonic()
-            patience = self._beat(service.turn(now))
-            if now >= self.tally.due:
-                self.tally.copy(now)
-            links.sleep(patience)
+            service.turn(now)
+            if now >= until or self._woken:
+                return
+
+    def _once(self, service: Service) -> int:
+        """Everything that waits now; returns the milliseconds that the loop may sleep."""
+        links = self.links
+        if self._woken:
+            self._drain_wakes()
+            self.reload_if_asked()
+        if links.stirred:
+            for peer, up in links.changes():
+                self.log.debug("link to %s is %s", peer, "up" if up else "down")
+                service.peer_changed(peer, up)
+        more = self._take(service)
+        now = time.monotonic()
+        patience = self._beat(service.turn(now))
+        if now >= self.tally.due:
+            self.tally.copy(now)
+        return 0 if more else patience
+
+    def _take(self, service: Service) -> bool:
+        """Take a bounded number of frames in; whether more may wait."""
+        receive = self.links.receive
+        for _ in range(BURST):
+            if (frame := receive()) is None:
+                return False
+            self._hand(service, frame)
+        return True
+
+    def _part(self, service: Service) -> None:
+        """Tell the peers, who give us no new work then, and finish what is here, within the drain time.
+
+        Without an api process that is linked nobody waits for anything.
+        """
+        links, now = self.links, time.monotonic()
+        links.greet_all()
+        earliest, latest = now + FAREWELL, now + self.settings.drain_timeout
+        while any(map(links.is_up, links.of_role("api"))):
+            patience = self._once(service)
+            now = time.monotonic()
+            if now >= latest or (now >= earliest and service.idle()):
+                return
+            links.sleep(min(patience, int(FAREWELL * 1000)))
 
     def _hand(self, service: Service, frame: bytes) -> None:
         try:
@@ -275,6 +369,7 @@ def main(role: str, run: Callable[[Role], None], argv: Sequence[str] | None = No
         set_up(str(me), settings.log_level, settings.log_format)
         with Role.open(me, settings, run_dir, linked=linked) as opened:
             opened.on_signals()
+            opened.reload_from(lambda: settings_for(args, os.environ)[0])
             run(opened)
     except ForebayError as error:
         print(f"forebay {me}: error: {error}", file=sys.stderr)

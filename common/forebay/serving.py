@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -30,8 +31,11 @@ class Prepared(msgspec.Struct):
     served_model_name: str | None = None
 
 
-def serve_front(settings: Settings) -> int:
-    """Serve until a stop signal; returns the exit code. Raises `SettingsError` or `StartError`, leaving nothing."""
+def serve_front(settings: Settings, read: Callable[[], Settings] | None = None) -> int:
+    """Serve until a stop signal; returns the exit code. Raises `SettingsError` or `StartError`, leaving nothing.
+
+    `read`: reads the settings again, from the file that they came from (SIGHUP).
+    """
     counts = (settings.apis, settings.tokenizers, settings.detokenizers)
     plan = affinity.plan(affinity.allowed_cores(), *counts, settings.cores)
     check_files(settings)
@@ -43,7 +47,7 @@ def serve_front(settings: Settings) -> int:
         settings = prepare_model(settings)
         log.info("run folder %s, cores: %s", run_dir.path, plan.describe())
         roles = role_specs(settings, run_dir)
-        return Supervisor(settings, run_dir, roles, on_ready=lambda: announce(settings)).run()
+        return Supervisor(settings, run_dir, roles, on_ready=lambda: announce(settings), read=read).run()
     finally:
         run_dir.close()
 

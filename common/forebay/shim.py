@@ -23,12 +23,13 @@ from forebay.config import load
 from forebay.counters import Counters, counts_path
 from forebay.facts import make_blob
 from forebay.intake import Intake
+from forebay.keys import load_keys
 from forebay.launch import Services, start_services
 from forebay.links import LINGER_MS, Links
 from forebay.listen import client_url
 from forebay.rundir import clear_socket
 from forebay.settings import Settings
-from forebay.topology import Peer, Topology, new_incarnation, socket_path
+from forebay.topology import Peer, Topology, check_endpoints, new_incarnation, socket_path
 from forebay.wire import ingress
 from forebay.wire.messages import AbortRequest, ControlRequest, GenerateRequest
 
@@ -89,6 +90,8 @@ class Front(Intake):
                 apis=s.apis,
                 tokenizers=s.tokenizers,
                 detokenizers=s.detokenizers,
+                endpoints=s.endpoints,
+                keys_dir=s.keys_dir,
                 decoder=decoder,
                 io_cores=plan.services(),
                 on_close=services.stop,
@@ -111,17 +114,23 @@ class Front(Intake):
         tokenizers: int = 1,
         detokenizers: int = 1,
         number: int = 0,
+        endpoints: Mapping[str, str] | None = None,
+        keys_dir: str | Path | None = None,
         decoder: ingress.RequestDecoder | None = None,
         io_cores: Sequence[int] = (),
         on_close: Callable[[], None] | None = None,
     ) -> Self:
         """Join services that run already, or are just starting, under `run_dir`.
 
+        For a front on several hosts `endpoints` and `keys_dir` are those of its settings, and `run_dir` is a private
+        folder of this host.
         `facts` are the launch facts (see `forebay.facts`). `io_cores`: where ZeroMQ's I/O thread runs, normally the
         services' cores (empty: where the calling thread runs). Raises `SettingsError` for facts of a wrong type and
         `StartError` when the inbox cannot be bound: another engine serves there, or a file is in the way.
         """
-        topology = Topology(Path(run_dir), apis, tokenizers, detokenizers)
+        topology = Topology(Path(run_dir), apis, tokenizers, detokenizers, endpoints or {})
+        check_endpoints(topology.endpoints)
+        keys = None if keys_dir is None else load_keys(keys_dir)
         incarnation = new_incarnation()
         me = Peer("engine", number)
         announcement = Announcement(me, incarnation, facts)
@@ -131,7 +140,7 @@ class Front(Intake):
         moved = affinity.apply_to_thread(io_cores)
         try:
             clear_socket(socket_path(topology.run_dir, me))
-            links = Links(context, me, topology.address, topology.peers(me), announcement.greeting)
+            links = Links(context, me, topology.address, topology.peers(me), announcement.greeting, keys)
         except BaseException:
             context.destroy(0)
             raise

@@ -1,8 +1,9 @@
-"""Stop signals as something to select on: the handler does nothing, the signal's number arrives on a socket."""
+"""The supervisor's signals as something to select on: the handler does nothing, the number arrives on a socket."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 from types import FrameType, TracebackType
@@ -28,11 +29,11 @@ class StopSignals:
     def fileno(self) -> int:
         return self._reader.fileno()
 
-    def take(self) -> int:
-        """The number of stop signals since the last call."""
+    def take(self) -> list[int]:
+        """The signals since the last call."""
         with contextlib.suppress(BlockingIOError):
-            return sum(number in STOP for number in self._reader.recv(4096))
-        return 0
+            return [number for number in self._reader.recv(4096) if number in STOP]
+        return []
 
     def __enter__(self) -> Self:
         self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
@@ -47,6 +48,15 @@ class StopSignals:
         signal.set_wakeup_fd(self._old_fd)
         self._reader.close()
         self._writer.close()
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal; after it was closed, which comes as a SIGHUP, it has none."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:

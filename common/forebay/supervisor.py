@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import selectors
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +28,10 @@ from forebay.lifetime import parent_pid
 from forebay.notify import Notifier, NotifyInbox
 from forebay.patience import Patience
 from forebay.relay import RETRY, Relay
+from forebay.reload import RELOADED, reloaded, set_level
 from forebay.rundir import RunDir, clear_stale, lock_front, open_run_dir
 from forebay.settings import Settings
-from forebay.signals import StopSignals
+from forebay.signals import StopSignals, has_terminal
 from forebay.topology import ROLES
 
 log = logging.getLogger("forebay.supervisor")
@@ -55,13 +57,17 @@ class Supervisor:
         *,
         on_ready: Callable[[], None] = lambda: None,
         parent: int | None = None,
+        read: Callable[[], Settings] | None = None,
     ) -> None:
-        """`parent`: a process at whose end everything is stopped, too."""
+        """`parent`: a process at whose end everything is stopped, too. `read`: reads the settings again; with it a
+        SIGHUP reloads, without it a SIGHUP stops."""
         self._settings = settings
         self._run_dir = run_dir
         self._slots = [Slot(spec, Patience(settings.restart_limit, settings.restart_window)) for spec in roles]
         self._on_ready = on_ready
         self._parent = parent
+        self._read = read
+        self._terminal = has_terminal()
         self._notifier = Notifier.from_environ(os.environ)
         self._selector = selectors.DefaultSelector()
         self._relay = Relay(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
@@ -96,7 +102,7 @@ class Supervisor:
         with contextlib.ExitStack() as stack:
             stack.callback(self._selector.close)
             signals = stack.enter_context(StopSignals())
-            self._selector.register(signals, selectors.EVENT_READ, lambda: self._stop_wanted(signals.take()))
+            self._selector.register(signals, selectors.EVENT_READ, lambda: self._signalled(signals.take()))
             inbox = NotifyInbox(self._run_dir.path / "notify.sock")
             stack.callback(inbox.close)
             self._selector.register(inbox, selectors.EVENT_READ, lambda: self._heard(inbox))
@@ -200,8 +206,30 @@ class Supervisor:
             key.data()
         self._relay.flush()
 
-    def _stop_wanted(self, count: int) -> None:
-        self._stops += count
+    def _signalled(self, numbers: list[int]) -> None:
+        for number in numbers:
+            if number == signal.SIGHUP and self._read is not None and not self._terminal_closed():
+                self._reload(self._read)
+            else:
+                self._stops += 1
+
+    def _terminal_closed(self) -> bool:
+        return self._terminal and not has_terminal()
+
+    def _reload(self, read: Callable[[], Settings]) -> None:
+        """Take keys and log level from the settings file; a file that cannot be read changes nothing."""
+        try:
+            new = read()
+        except SettingsError as error:
+            log.error("nothing is reloaded: %s", error)
+            return
+        self._settings = reloaded(self._settings, new)
+        set_level(self._settings)
+        config.save(self._settings, self._run_dir.settings_file)
+        for slot in self._slots:
+            if slot.child is not None:
+                slot.child.reload()
+        log.info("reloaded %s", ", ".join(RELOADED))
 
     def _parent_ended(self, descriptor: int) -> None:
         self._selector.unregister(descriptor)
@@ -214,6 +242,8 @@ class Supervisor:
             child = children.get(notice.pid)
             if child is not None and notice.ready and not child.ready:
                 child.ready = True
+                if child.stale:
+                    child.reload()
                 log.info("%s is ready", child.peer)
 
     def _pass_on(self, child: Child) -> None:

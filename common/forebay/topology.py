@@ -12,9 +12,12 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from forebay.errors import SettingsError, StartError
+
+if TYPE_CHECKING:
+    from forebay.settings import Settings
 
 ROLES = ("api", "tokenizer", "detokenizer", "engine")
 MAX_SOCKET_PATH = 107
@@ -45,6 +48,12 @@ class Topology:
     """Processes that are reached over TCP (`engine-0` -> `tcp://10.0.0.5:7001`); all others have a socket in the run
     folder."""
 
+    @classmethod
+    def of(cls, settings: Settings, run_dir: Path) -> Topology:
+        """The processes that these settings ask for."""
+        s = settings
+        return cls(run_dir, s.apis, s.tokenizers, s.detokenizers, s.endpoints or {})
+
     def processes(self) -> list[Peer]:
         """Every process, in the order of the roles."""
         counts = (self.apis, self.tokenizers, self.detokenizers, 1)
@@ -68,10 +77,10 @@ class Topology:
 
 
 def check_endpoints(endpoints: Mapping[str, object]) -> None:
-    """Raise `SettingsError` for a name that no process can have, and for an address that is not of one host and port."""
+    """Raise `SettingsError` for a name that no process can have, or an address without host and port."""
     for name, address in endpoints.items():
         if NAME.fullmatch(name) is None:
-            raise SettingsError(f"endpoints: {name!r} names no process; they are called api-0, tokenizer-1, engine-0 ...")
+            raise SettingsError(f"endpoints: {name!r} names no process; a name is like api-0 or engine-0")
         found = TCP.fullmatch(address) if isinstance(address, str) else None
         if found is None or not 0 < int(found[1]) < 65536 or "//0.0.0.0:" in found[0] or "//[::]:" in found[0]:
             raise SettingsError(f"endpoints: the address of {name} must be like tcp://10.0.0.5:7001, not {address!r}")

@@ -43,7 +43,10 @@ class Api:
         self.started = int(time.time())
         self.warm = False
         self.healthy = True
+        self.leaving = False
+        """A stop has begun: not ready any more. The last requests may still be served."""
         self.draining = False
+        """No new requests."""
         self.open_calls = 0
         self._context: AdmissionContext | None = None
         self._serial = 0
@@ -64,7 +67,7 @@ class Api:
     # ---------------------------------------------------------------- what the routes ask
     def problem(self, *, unhealthy_counts: bool = True, pause_counts: bool = True) -> str | None:
         """Why requests are not welcome at the moment, or None."""
-        if self.draining:
+        if self.draining or self.leaving:
             return "server is shutting down"
         missing = self.mailbox.missing() or self.family.dead()
         if missing:
@@ -113,8 +116,17 @@ class Api:
     def new_rid(self, public: str | None) -> tuple[str, int]:
         """A wire id that has never been used, and the serial number of the request."""
         self._serial += 1
-        fresh = uuid.uuid4().hex
-        return (fresh if public is None else f"{public}.{fresh[:12]}"), self._serial
+
+        def fresh() -> str:
+            made = uuid.uuid4().hex
+            return made if public is None else f"{public}.{made[:12]}"
+
+        return (self.mailbox.open_rid(fresh) if self.mailbox.shut_shards else fresh()), self._serial
+
+    def use_keys(self) -> None:
+        """Take the keys of clients from the settings of now."""
+        self.settings = self.role.settings
+        self._keys = Keys(self.settings.api_key, self.settings.admin_api_key)
 
     def model_name(self) -> str:
         """The name under which the model is served."""

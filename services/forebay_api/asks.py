@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from forebay.errors import RequestError
+from forebay.errors import RequestError, WireError
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.messages import AbortRequest, ControlRequest
@@ -26,13 +26,17 @@ class Asks:
         self, peer: Peer, type_: str, fields: dict[str, Any], rid: str, *, reachable: bool, exclusive: bool = False
     ) -> asyncio.Future[Any]:
         """Send a control call; the future gets the answer's payload, or a `RequestError` when the peer dies.
+        Raises `RequestError` for fields that have no place on the wire.
 
         Cancelling the future takes the call back, so that it does not stand in the way of the next one.
         """
+        try:
+            frame = control.encode_control(ControlRequest(rid, self._number, type_, fields, exclusive))
+        except WireError as error:
+            raise RequestError(f"{type_}: a number is over 64 bits, or a value cannot be sent") from error
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[rid] = (peer, future)
         future.add_done_callback(lambda done: self._over(rid, peer, done.cancelled()))
-        frame = control.encode_control(ControlRequest(rid, self._number, type_, fields, exclusive))
         if not (reachable and self._send(peer, frame)):
             future.set_exception(RequestError(f"{peer.role} is not connected", 503))
         return future

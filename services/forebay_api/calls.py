@@ -163,10 +163,22 @@ def refusal(end: End) -> RequestFault | None:
     )
 
 
-def as_error(fault: RequestFault) -> RequestError:
-    """The error that a client is shown for a fault."""
+_NAMES = {
+    "completion": {"text": "prompt", "input_ids": "prompt", "max_new_tokens": "max_tokens"},
+    "chat": {"max_new_tokens": "max_tokens"},
+    "embedding": {"text": "input", "input_ids": "input"},
+}
+"""By kind of plan: what the OpenAI routes call the fields that the other processes know by their native names."""
+
+
+def as_error(fault: RequestFault, kind: str = "generate") -> RequestError:
+    """The error that a client is shown for a fault; it names the field that the route's own body has."""
     type_ = fault.type if fault.type and fault.type.endswith("_error") else None
-    return RequestError(fault.message, fault.status, param=fault.param, type=type_)
+    message, native = fault.message, fault.param or ""
+    param = _NAMES.get(kind, {}).get(native, fault.param)
+    if param != fault.param and message.startswith(f"{native} "):
+        message = f"{param}{message.removeprefix(native)}"
+    return RequestError(message, fault.status, param=param, type=type_)
 
 
 def ids_of(raw: bytes | memoryview | None) -> list[int]:

@@ -9,7 +9,7 @@ import enum
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from forebay.errors import RequestError
 from forebay_api import errorbody
@@ -54,6 +54,11 @@ class Connection(HttpToolsProtocol):
         self._head_begun = False
         """Whether a request line has begun; empty lines before one mean nothing."""
         self._body_began = 0.0
+        self._cycles: list[RequestResponseCycle] = []
+        """The requests without an answer: more than one when a client does not wait for its answers."""
+        self._unsent = 0
+        """Bytes that waited for the client at the last look, and since when it has read none of them."""
+        self._unread_since = 0.0
 
     @property
     def pings(self) -> bool:
@@ -76,12 +81,16 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._door.connections.discard(self)
         super().connection_lost(exc)
+        for cycle in self._cycles:  # uvicorn tells the last one only
+            cycle.disconnected = True
+            cycle.message_event.set()
         owner, self.owner = self.owner, None
         if owner is not None:
             owner.client_left()
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._unsent, self._unread_since = 0, self.loop.time()
         if self.owner is not None:
             self.owner.pause()
 
@@ -126,6 +135,9 @@ class Connection(HttpToolsProtocol):
         # `self.cycle` may be replaced by a pipelined request: the scope keeps the one that belongs to it.
         if self.cycle is not None:
             self.scope["extensions"] = {"forebay": {"connection": self, "cycle": self.cycle}}
+            self._cycles = [*(cycle for cycle in self._cycles if not cycle.response_complete), self.cycle]
+            if self._door.last_call:
+                self.cycle.keep_alive = False
         self._stage = Stage.BODY
         self._since = self._body_began = self.loop.time()
         self._body_bytes = self._unread = 0
@@ -149,14 +161,20 @@ class Connection(HttpToolsProtocol):
         if self._stage is not Stage.REFUSED:
             self.refuse(RequestError(msg, 400))
 
+    def leave(self) -> None:
+        """This process stops. A connection that has not sent its first request yet may still do so."""
+        if self._stage is Stage.DONE:
+            self.shutdown()
+
     # ---------------------------------------------------------------- refusals
     def _refuse_head(self) -> None:
         limit = self._door.max_header_bytes
         self.refuse(RequestError(f"the head of the request is over the limit of {limit} bytes", 431))
 
     def refuse(self, error: RequestError) -> None:
-        """Answer without any route and close. Closes only, if a response is under way already."""
-        if self.cycle is not None and not self.cycle.response_complete and self.cycle.response_started:
+        """Answer without any route and close. Closes only, if a response is under way already: also one to an
+        earlier request, when this one was sent before its answer."""
+        if self.pipeline or self._is_answering():
             self.transport.close()
             return
         body = errorbody.body_of(error, openai=False)
@@ -164,6 +182,12 @@ class Connection(HttpToolsProtocol):
         if error.retry_after is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after))
         self.last_words(error.status, headers, body)
+
+    def _is_answering(self) -> bool:
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        return bool(cycle.response_started or not cycle.more_body)
 
     def last_words(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer to a request that has not been read to its end; then the connection closes.
@@ -198,6 +222,9 @@ class Connection(HttpToolsProtocol):
     # ---------------------------------------------------------------- time
     def look(self, now: float) -> None:
         """Close the connection if its client is too slow; let a silent stream say that it lives."""
+        if self.flow.write_paused and self._reads_nothing(now):
+            self.transport.abort()
+            return
         if self._stage is Stage.DONE:
             if self.owner is not None and self._door.ping_interval is not None:
                 self.owner.look(now, self._door.ping_interval)
@@ -208,6 +235,13 @@ class Connection(HttpToolsProtocol):
             self._look_at_body(now)
         elif now - self._since > LINGER_SECONDS:
             self.transport.abort()
+
+    def _reads_nothing(self, now: float) -> bool:
+        """Whether a client whose connection is full has not read a byte within the time that a body may pause."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self._unread_since = unsent, now
+        return now - self._unread_since > self._door.body_timeout
 
     def _head_too_slow(self) -> None:
         if self._head_begun:

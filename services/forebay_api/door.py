@@ -39,6 +39,8 @@ class Door:
     header_timeout: float
     body_timeout: float
     ping_interval: float | None = None
+    last_call: bool = False
+    """The process stops: each connection closes after the answer to its present request."""
     refused: int = 0
     """Connections that were turned away because there were too many."""
     connections: set[Connection] = field(default_factory=set)
@@ -58,6 +60,11 @@ class Door:
         """Look at every connection once; `now` is the event loop's time."""
         for connection in list(self.connections):
             connection.look(now)
+
+    def close_idle(self) -> None:
+        """Close the connections that have had their answers, and the others after theirs."""
+        for connection in list(self.connections):
+            connection.leave()
 
     def sweep_forever(self, loop: asyncio.AbstractEventLoop) -> None:
         """Sweep from now on, for as long as the loop runs."""

@@ -70,6 +70,8 @@ _NOT_OPENAI = (
 )
 _NOT_OPENAI_HERE = ("allowed_token_ids", "bad_words")
 _EMPTY = (b"null", b"[]", b"{}", b'""', b"false")
+_ASKS_WHEN_EMPTY = ("web_search_options",)
+"""An empty object switches it on with its defaults: `"web_search_options": {}` is how OpenAI's examples ask for it."""
 
 
 class _Watched(NamedTuple):
@@ -103,7 +105,7 @@ def refuse_unsupported(body: EngineFields) -> None:
     if values == watched.plain:
         return
     for (name, status), value in zip(watched.names, values, strict=True):
-        if not _asks(value):
+        if not (_asks(value) or (name in _ASKS_WHEN_EMPTY and _is_object(value))):
             continue
         if name in _MEDIA or name == "modalities":
             raise RequestError(f"Model only supports text input; `{name}` is not supported", param=name)
@@ -115,6 +117,10 @@ def _asks(value: Any) -> bool:
         text = bytes(value)
         return text not in _EMPTY and (len(text) > 8 or bool(msgspec.json.decode(text)))
     return bool(value)  # UNSET, null, false, 0 and "" ask for nothing
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Raw) and bytes(value).startswith(b"{")
 
 
 def passed_on(body: EngineFields, count: int, n: int, ctx: AdmissionContext, headers: HeaderFields) -> list[Any]:

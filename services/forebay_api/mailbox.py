@@ -20,6 +20,7 @@ from forebay.wire import control, ingress
 from forebay.wire.deltas import Deltas, decode_deltas
 from forebay.wire.embeddings import Vector, decode_embeddings
 from forebay.wire.frames import Kind, kind_of
+from forebay.wire.lives import Lives
 from forebay.wire.messages import AbortRequest, ControlRequest, End, Hello, Ids, RequestFault, WorkItem
 from forebay.wire.steady import Texts, open_texts
 from forebay_api.asks import Asks
@@ -36,11 +37,12 @@ Send = Callable[[Peer, bytes], bool]
 class _Rows:
     """The rows of the previous frame of one detokenizer."""
 
-    __slots__ = ("choices", "epoch", "seq")
+    __slots__ = ("choices", "epoch", "lives", "seq")
 
     def __init__(self) -> None:
         self.epoch = self.seq = -1
         self.choices: list[Choice | None] = []
+        self.lives = Lives()
 
 
 class Mailbox:
@@ -70,8 +72,10 @@ class Mailbox:
         self._up: set[Peer] = set()
         self._lives: dict[Peer, int | None] = {}
         """Whose life the present connection to a peer belongs to, once it has greeted."""
-        self._unsent: list[tuple[Call, list[Choice], list[Ids]]] = []
-        """Calls that found no tokenizer alive; sent as soon as one is."""
+        self.shut_shards: set[int] = set()
+        """Detokenizers that are away or about to stop: no new request is given to them while there are others."""
+        self._unsent: dict[Call, tuple[list[Choice], list[Ids]]] = {}
+        """Calls that found no tokenizer, or not their detokenizer; sent as soon as there is one."""
         self._sent: dict[Peer, dict[Call, tuple[list[Choice], list[Ids]]]] = {}
         """Per tokenizer: calls of which a choice has not started, kept to be sent again if it dies."""
         self._next_tokenizer = 0
@@ -122,9 +126,12 @@ class Mailbox:
         self._dispatch(call, choices, ids)
 
     def _dispatch(self, call: Call, choices: list[Choice], ids: list[Ids]) -> None:
+        live = self._tokenizers()
+        if not live or not all(self._welcomes(Peer("detokenizer", choice.detokenizer)) for choice in choices):
+            self._unsent[call] = (choices, ids)
+            return
         items = list({id(choice.item): choice.item for choice in choices}.values())
         frame = ingress.encode_work(items, ids)
-        live = self._tokenizers()
         for turn in range(len(live)):
             peer = live[(self._next_tokenizer + turn) % len(live)]
             if self._send(peer, frame):
@@ -132,11 +139,14 @@ class Mailbox:
                 call.tokenizer = peer
                 self._sent.setdefault(peer, {})[call] = (choices, ids)
                 return
-        if live:
-            for choice in choices:
-                self._fail(choice, RequestFault(choice.rid, 503, "the tokenizer's queue is full"))
-            return
-        self._unsent.append((call, choices, ids))
+        for choice in choices:
+            self._fail(choice, RequestFault(choice.rid, 503, "the tokenizer's queue is full"))
+        self._end_sent_before(call, choices)
+
+    def _end_sent_before(self, call: Call, choices: list[Choice]) -> None:
+        """End failed choices in the engine, too: a tokenizer that has died since may have brought them there."""
+        if call.attempt:
+            self._tell_abort(choices, "lost")
 
     def _resend(self, calls: Iterable[tuple[Call, list[Choice], list[Ids]]]) -> None:
         for call, choices, ids in calls:
@@ -166,7 +176,24 @@ class Mailbox:
         return peer in self._up and peer in self.hellos
 
     def _tokenizers(self) -> list[Peer]:
-        return sorted(peer for peer in self._up if peer.role == "tokenizer" and peer in self.hellos)
+        """The tokenizers that take new work."""
+        return sorted(peer for peer in self._up if peer.role == "tokenizer" and self._welcomes(peer))
+
+    def _welcomes(self, peer: Peer) -> bool:
+        """Whether a peer takes new work: one that is about to stop only finishes what it has."""
+        hello = self.hellos.get(peer)
+        return peer in self._up and hello is not None and hello.status != "stopping"
+
+    def _look_at(self, peer: Peer) -> None:
+        if peer.role == "detokenizer":
+            (self.shut_shards.discard if self._welcomes(peer) else self.shut_shards.add)(peer.number)
+
+    def open_rid(self, fresh: Callable[[], str]) -> str:
+        """A wire id whose detokenizer takes new requests, if any does."""
+        rid = fresh()
+        while self._shards > len(self.shut_shards) > 0 and shard_of(rid, self._shards) in self.shut_shards:
+            rid = fresh()
+        return rid
 
     def tokenizer(self) -> Peer:
         """A live tokenizer for a control request; raises `RequestError` (503) when there is none."""
@@ -269,7 +296,11 @@ class Mailbox:
     def _settled(self, choice: Choice) -> None:
         """Forget the work of a call once all of its choices have started or ended."""
         call = choice.call
-        if call.tokenizer is not None and all(c.started or c.ended for c in call.choices):
+        if not all(c.started or c.ended for c in call.choices):
+            return
+        if self._unsent:
+            self._unsent.pop(call, None)
+        if call.tokenizer is not None:
             self._sent.get(call.tokenizer, {}).pop(call, None)
 
     def _fail(self, choice: Choice, fault: RequestFault) -> None:
@@ -341,6 +372,7 @@ class Mailbox:
             self._asks.answer(fault.rid, as_error(fault))
             return
         self._fail(choice, fault)
+        self._end_sent_before(choice.call, [choice])
         frame = control.encode_aborts([AbortRequest(fault.rid, "lost")])
         self._send(Peer("detokenizer", choice.detokenizer), frame)
 
@@ -426,6 +458,12 @@ class Mailbox:
             if (text or tokens or extra is not None) and choice.hold(text, tokens, ids, extra):
                 merged.append(choice)
 
+    def _rows_from(self, number: int) -> _Rows:
+        found = self._rows.get(number)
+        if found is None:
+            found = self._rows[number] = _Rows()
+        return found
+
     def _rows_of(self, deltas: Deltas) -> list[Choice | None]:
         """The choices of a frame's rows. Raises `PeerError` when the frame leans on one that was missed."""
         count = None if deltas.texts is None else len(deltas.texts)
@@ -434,17 +472,18 @@ class Mailbox:
     def _rows_at(
         self, number: int, epoch: int, seq: int, rids: list[str] | None, count: int | None
     ) -> list[Choice | None]:
-        known = self._rows.get(number)
-        if known is None:
-            known = self._rows[number] = _Rows()
+        known = self._rows_from(number)
+        if epoch != known.lives.present and not known.lives.takes(epoch, seq):
+            raise PeerError(f"a frame came from a life of detokenizer-{number} that is not the present one")
         follows = known.epoch == epoch and seq == known.seq + 1
         if known.epoch == epoch and not follows:
             log.warning("deltas %d to %d of detokenizer-%d are missing", known.seq + 1, seq - 1, number)
-            self._fail_all(self._of_shard(number), 503, "a part of the output was lost; send the request again")
+            self._end_shard(number, "a part of the output was lost; send the request again")
         known.epoch, known.seq = epoch, seq
         if rids is not None:
             known.choices = list(map(self._table.get, rids))
         elif count is not None and (not follows or count != len(known.choices)):
+            known.choices = []
             raise PeerError("a deltas frame repeats the rows of one that was missed")
         return known.choices
 
@@ -463,9 +502,12 @@ class Mailbox:
         if hello.blob is not None:
             self.facts = read_blob(hello.blob)
             self._alive()
+        self._look_at(peer)
+        if peer.role == "detokenizer":
+            self._rows_from(peer.number).lives.greeted(hello.incarnation)
         if before is not None and before.incarnation != hello.incarnation:
             self._lost(peer)
-        if peer.role == "tokenizer":
+        if peer.role in ("tokenizer", "detokenizer"):
             self._send_unsent()
         if peer == ENGINE and self._forsaken:
             frame = control.encode_aborts([AbortRequest(rid, "client") for rid in self._forsaken])
@@ -480,18 +522,20 @@ class Mailbox:
             # A greeting of the next life may be read before the end of this one is noticed: that one stays.
             if hello is not None and self._lives.get(peer) == hello.incarnation:
                 del self.hellos[peer]
+            self._look_at(peer)
             self._lost(peer)
             return
         self._up.add(peer)
+        self._look_at(peer)
         known = self.hellos.get(peer)
         self._lives[peer] = None if known is None else known.incarnation
-        if peer.role == "tokenizer":
+        if peer.role in ("tokenizer", "detokenizer"):
             self._send_unsent()
 
     def _send_unsent(self) -> None:
         if self._unsent and self._tokenizers():
-            unsent, self._unsent = self._unsent, []
-            self._resend(unsent)
+            unsent, self._unsent = self._unsent, {}
+            self._resend([(call, *work) for call, work in unsent.items()])
 
     def _lost(self, peer: Peer) -> None:
         """A process died, or the connection to it broke: its requests are sent again or end with an error."""
@@ -500,13 +544,20 @@ class Mailbox:
             sent = self._sent.pop(peer, {})
             self._resend([(call, *work) for call, work in sent.items()])
         elif peer.role == "detokenizer":
-            choices = self._of_shard(peer.number)
+            # Those that have not been sent yet wait for the restarted one.
+            choices = [choice for choice in self._of_shard(peer.number) if choice.call not in self._unsent]
             self._fail_all(choices, 503, f"{peer} went away; send the request again")
             self._tell_abort(choices, "lost")
         elif peer == ENGINE:
             choices = list(self._table.values())
             self._fail_all(choices, 503, "engine connection lost")
             self._forsaken += [choice.rid for choice in choices]
+
+    def _end_shard(self, number: int, message: str) -> None:
+        """End every request of a detokenizer with an error, and in the engine."""
+        choices = self._of_shard(number)
+        self._fail_all(choices, 503, message)
+        self._tell_abort(choices, "lost")
 
     def _of_shard(self, number: int) -> list[Choice]:
         return [choice for choice in self._table.values() if choice.detokenizer == number]

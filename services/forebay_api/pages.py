@@ -5,6 +5,7 @@ The OpenAPI document is generated from the same route table and the same msgspec
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -55,7 +56,7 @@ def build_pages(api: Api) -> FastAPI:
                 tags=[route.tag],
                 operation_id=f"{method.lower()}_{route.path.strip('/') or 'root'}".replace("/", "_"),
                 response_class=Response,
-                openapi_extra=_request_body(route),
+                openapi_extra={**_path_parameters(route), **_request_body(route)},
             )
     schemas = _components([route.body for route in routes if route.body is not None])
 
@@ -91,8 +92,14 @@ def _components(bodies: list[Any]) -> dict[str, Any]:
     return dict(components)
 
 
-def _request_body(route: Route) -> dict[str, Any] | None:
+def _path_parameters(route: Route) -> dict[str, Any]:
+    names = re.findall(r"{(\w+)", route.path)
+    text = {"in": "path", "required": True, "schema": {"type": "string"}}
+    return {"parameters": [{"name": name, **text} for name in names]} if names else {}
+
+
+def _request_body(route: Route) -> dict[str, Any]:
     if route.body is None:
-        return None
+        return {}
     reference = {"$ref": f"#/components/schemas/{route.body.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}

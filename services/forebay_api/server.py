@@ -168,6 +168,7 @@ class Server(uvicorn.Server):
     """uvicorn without its own signal handling: the role decides when to stop."""
 
     handshake_timeout = 30.0
+    door: Door
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections from these sockets, TCP or unix."""
@@ -233,4 +234,5 @@ def make_server(app: Any, settings: Settings, door: Door) -> Server:
         raise StartError(f"tls_certfile and tls_keyfile cannot be used: {error}") from error
     server = Server(config)
     server.handshake_timeout = settings.header_timeout
+    server.door = door
     return server

@@ -92,7 +92,7 @@ class StreamCall(Call):
 
     def error_body(self, fault: RequestFault) -> dict[str, Any]:
         """The body of the error event."""
-        return errorbody.openai_stream_error(as_error(fault))
+        return errorbody.openai_stream_error(as_error(fault, self.plan.kind))
 
 
 class StreamChoice(Choice):

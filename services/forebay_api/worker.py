@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import uvloop
 
 from forebay.errors import PeerError, SettingsError, StartError
-from forebay.role import Role
+from forebay.role import BURST, Role
 from forebay.rundir import clear_socket
 from forebay.tally import EVERY
 from forebay.topology import Peer
@@ -20,7 +21,7 @@ from forebay.wire.frames import Kind, kind_of
 from forebay_api.app import Api
 from forebay_api.door import Door, descriptors_for_clients
 from forebay_api.mailbox import Mailbox, Send
-from forebay_api.server import BACKLOG, make_server
+from forebay_api.server import BACKLOG, Server, make_server
 
 log = logging.getLogger("forebay.api")
 
@@ -40,7 +41,10 @@ def run(role: Role) -> None:
 
 
 def listen(role: Role) -> socket.socket:
-    """The listening socket; several api processes share one port, each with an accept queue of its own."""
+    """The listening socket; several api processes share one port, each with an accept queue of its own.
+
+    One of several begins to listen only when it can serve (`_open_door`): the others take its share meanwhile.
+    """
     s = role.settings
     try:
         if s.uds is not None:
@@ -54,7 +58,8 @@ def listen(role: Role) -> socket.socket:
             if s.apis > 1:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.bind(address)
-        listener.listen(BACKLOG)
+        if s.apis == 1:
+            listener.listen(BACKLOG)
     except OSError as error:
         where = s.uds or f"{s.host}:{s.port}"
         raise StartError(f"cannot listen on {where}: {error.strerror}; choose another --port or --host") from error
@@ -64,6 +69,10 @@ def listen(role: Role) -> socket.socket:
     return listener
 
 
+LISTEN_LATEST = 3.0
+"""Seconds until one of several api processes listens, ready or not: while the model loads, `/live` has to answer."""
+LAST_CALL = 0.5
+"""Seconds in which connections that were accepted before the listener was closed may send their request."""
 TELL_EVERY = 10.0
 """Seconds between two log lines about who is still missing."""
 
@@ -82,13 +91,15 @@ class Post:
         loop.call_soon(self.on_frames)
 
     def on_frames(self) -> None:
-        """Take everything that waits in the inbox."""
+        """Take what waits in the inbox; of very much a part, so that clients are heard in between."""
         receive = self._role.links.receive
         frames = []
-        while (frame := receive()) is not None:
+        while len(frames) < BURST and (frame := receive()) is not None:
             frames.append(frame)
         if not frames:
             return
+        if len(frames) == BURST:
+            self._loop.call_soon(self.on_frames)  # the descriptor is edge-triggered: the rest raises no event
         self._mailbox.take(frames)
         if len(frames) > 1 or frames[0][0] == Kind.HELLO:
             self._greetings(frames)
@@ -127,26 +138,61 @@ async def _serve(role: Role, listener: socket.socket) -> None:
         stopping()
         stop.set()
 
-    for number in (2, 15):
+    for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     mailbox = Mailbox(role.me.number, role.settings.detokenizers, _sender(role), loop, apis=role.settings.apis)
     post = Post(role, mailbox, loop)
     api = Api(role, mailbox)
     door = Door.of(role.settings, descriptors_for_clients())
     role.tally.watch(lambda: door.refused, role.counters.counter("refused_connections_total"))
+    loop.add_signal_handler(signal.SIGHUP, _reload, role, api)
     server = make_server(api, role.settings, door)
     door.sweep_forever(loop)
     _tally_forever(role, loop)
-    serving = loop.create_task(server.serve(sockets=[listener]))
+    serving = loop.create_task(_open_door(api, server, listener))
     try:
         await _warm_up(role, api, stop)
         await _watch(role, stop, serving)
+        await _last_call(api, server, listener)
         await _drain(role, api)
     finally:
         server.should_exit = True
         server.force_exit = True
         await asyncio.gather(serving, return_exceptions=True)
         post.close()
+
+
+def _reload(role: Role, api: Api) -> None:
+    role.ask_reload()
+    if role.reload_if_asked():
+        api.use_keys()
+
+
+async def _open_door(api: Api, server: Server, listener: socket.socket) -> None:
+    """Run the HTTP server; one of several waits with that until it can serve, for a bounded time."""
+    deadline = time.monotonic() + LISTEN_LATEST
+    while api.settings.apis > 1 and not (api.warm or api.leaving) and time.monotonic() < deadline:
+        await asyncio.sleep(PATIENCE)
+    await server.serve(sockets=[listener])
+
+
+async def _last_call(api: Api, server: Server, listener: socket.socket) -> None:
+    """Leave the port to the other api processes; who is connected already is served once more.
+
+    A single process keeps its listener: a 503 says more than a refused connection.
+    """
+    api.leaving = True
+    api.role.links.greet_all()
+    if api.settings.apis == 1 or not server.started:
+        return
+    server.door.last_call = True
+    listener.listen(0)  # the kernel hands on no more; what it has handed on is accepted in the next turns
+    await asyncio.sleep(PATIENCE)
+    for accepting in server.servers:
+        accepting.close()
+    server.door.close_idle()
+    await asyncio.sleep(LAST_CALL)
+    server.door.close_idle()
 
 
 def _tally_forever(role: Role, loop: asyncio.AbstractEventLoop) -> None:

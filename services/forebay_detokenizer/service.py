@@ -57,6 +57,9 @@ class DetokenizerService:
         if kind is Kind.STEP and self._core is not None:
             self._steady(self._core, frame)
         elif kind is Kind.HELLO:
+            engine = self._role.hellos.get(ENGINE)
+            if engine is not None:
+                self._decoder.greeted(engine.incarnation)
             self._learn()
         elif kind not in (Kind.STEP, Kind.OPEN, Kind.EGRESS, Kind.ABORT):
             raise PeerError(f"a {kind.name} frame has no business in a detokenizer")
@@ -169,6 +172,10 @@ class DetokenizerService:
                 send(Peer("api", api), control.encode_faults(items))
         return TICK if core.waiting else None
 
+    def idle(self) -> bool:
+        """Whether no request is unfinished."""
+        return self._core is None or not len(self._core)
+
 
 def load_tables(path: str) -> Tables:
     """The id -> text tables of a model folder or a tokenizer.json; raises `SettingsError`."""
@@ -184,4 +191,4 @@ def load_tables(path: str) -> Tables:
 
 def run(role: Role) -> None:
     """One detokenizer process, until the role stops."""
-    role.serve(DetokenizerService(role))
+    role.serve(DetokenizerService(role), frames_only=True)

@@ -22,6 +22,8 @@ def run(role: Role) -> None:
         tokenizers=settings.tokenizers,
         detokenizers=settings.detokenizers,
         number=role.me.number,
+        endpoints=settings.endpoints,
+        keys_dir=settings.keys_dir,
     )
     with front:
         role.ready(f"{facts['served_model_name']}, context of {facts['context_length']} tokens")
@@ -40,4 +42,5 @@ class _Watch:
         if interval is not None and time.monotonic() >= self._due:
             self._due = time.monotonic() + interval
             self._role.notifier.watchdog()
+        self._role.reload_if_asked()
         return self._role.stopping

@@ -26,7 +26,7 @@ class TokenizerService:
         self._role = role
         self._tokenizer: Tokenizer | None = None
         self._facts: LaunchFacts | None = None
-        self._early: deque[tuple[Kind, bytes]] = deque(maxlen=role.settings.max_tokenizer_queue)
+        self._early: deque[tuple[Kind, bytes]] = deque()
         self._tokenize_seconds = role.counters.histogram("tokenize_seconds", WORK)
         self._wait_seconds = role.counters.histogram("ingress_wait_seconds", WORK)
         role.tally.show(self._waiting, "tokenizer")
@@ -41,7 +41,10 @@ class TokenizerService:
         elif kind not in (Kind.WORK, Kind.CONTROL, Kind.ABORT):
             raise PeerError(f"a {kind.name} frame has no business in a tokenizer")
         elif self._tokenizer is None:
-            self._early.append((kind, frame))
+            if len(self._early) < self._role.settings.max_tokenizer_queue:
+                self._early.append((kind, frame))
+            else:
+                self._refuse(kind, frame)
         else:
             self._work(self._tokenizer, kind, frame)
 
@@ -54,6 +57,19 @@ class TokenizerService:
         else:
             for abort in control.decode_aborts(frame):
                 tokenizer.cancel(abort.rid)
+
+    def _refuse(self, kind: Kind, frame: bytes) -> None:
+        """No room for work before the tokenizer is loaded: its owner hears of it."""
+        why = "the tokenizer is starting and its queue is full; send the request again"
+        faults: list[tuple[int, RequestFault]] = []
+        if kind is Kind.WORK:
+            for item, _ in ingress.decode_work(frame):
+                faults += [(item.head.api, RequestFault(rid, 503, why)) for rid in item.rids]
+        elif kind is Kind.CONTROL:
+            call = control.decode_control(frame)
+            faults.append((call.api, RequestFault(call.rid, 503, why)))
+        for api, fault in faults:
+            self._role.links.send(Peer("api", api), control.encode_faults([fault]))
 
     def _learn(self) -> None:
         facts = self._role.facts
@@ -144,6 +160,10 @@ class TokenizerService:
             faults[head.api].append(RequestFault(head.rid, 503, "engine is not connected"))
             frame = control.encode_aborts([AbortRequest(head.rid, "lost")])
             self._role.links.send(self._shard(head.rid), frame)
+
+    def idle(self) -> bool:
+        """Whether no work is left."""
+        return self._tokenizer is None or not self._tokenizer.busy
 
     def _shard(self, rid: str) -> Peer:
         return Peer("detokenizer", shard_of(rid, self._role.settings.detokenizers))

@@ -184,6 +184,11 @@ class Tokenizer:
         """The text of a prompt that came as ids, special tokens hidden."""
         return self._admitter.encoder.decode_many([ids], skip_special_tokens=True)[0]
 
+    @property
+    def busy(self) -> bool:
+        """Whether there is a job whose result has not been fetched."""
+        return bool(self._by_rid)
+
     def waiting(self) -> int:
         """How many jobs wait for a thread."""
         return len(self._lanes)

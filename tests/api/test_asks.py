@@ -97,3 +97,13 @@ def test_a_call_that_takes_too_long_is_taken_back() -> None:
         room.asks.answer("c1", {"success": True})  # too late, and harmless
 
     run(story())
+
+
+def test_fields_that_have_no_place_on_the_wire_are_the_callers_fault_and_leave_nothing() -> None:
+    async def story() -> None:
+        room = Room()
+        with pytest.raises(RequestError) as caught:
+            room.asks.ask(ENGINE, "Dance", {"steps": 1 << 70}, "c1", reachable=True)
+        assert (caught.value.status, len(room.asks), room.sent) == (400, 0, [])
+
+    run(story())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.errors import RequestError
-from forebay.wire.messages import Extra
+from forebay.wire.messages import Extra, RequestFault
 from forebay_api.calls import as_error
 from tests.api.conversation import CREATED, Talk, pairs
 from tests.api.samples import complete, context
@@ -349,3 +349,20 @@ def test_strict_model_name_is_404() -> None:
     with pytest.raises(RequestError) as caught:
         complete(context(strict_model_name=True), model="other")
     assert (caught.value.status, caught.value.param) == (404, "model")
+
+
+@pytest.mark.parametrize(
+    ("kind", "native", "param"),
+    [
+        ("completion", "text", "prompt"),
+        ("completion", "input_ids", "prompt"),
+        ("completion", "max_new_tokens", "max_tokens"),
+        ("chat", "max_new_tokens", "max_tokens"),
+        ("chat", "messages", "messages"),
+        ("embedding", "input_ids", "input"),
+        ("generate", "input_ids", "input_ids"),
+    ],
+)
+def test_an_error_names_the_field_of_the_route_that_was_asked(kind: str, native: str, param: str) -> None:
+    error = as_error(RequestFault("1", 400, f"{native} must be shorter; {native} is not", None, native), kind)
+    assert (error.param, error.message) == (param, f"{param} must be shorter; {native} is not")

@@ -327,6 +327,7 @@ def test_fields_that_ask_for_nothing_special_are_ignored(fields: dict[str, Any])
         ("audio", {"voice": "x"}, 400),
         ("prediction", {"type": "content"}, 400),
         ("web_search_options", {"a": 1}, 400),
+        ("web_search_options", {}, 400),
         ("function_call", "auto", 400),
         ("functions", [{"name": "f"}], 400),
         ("image_data", ["x"], 400),

@@ -190,6 +190,14 @@ def test_a_bad_request_is_a_4xx_before_any_event(client: httpx.Client, stream: b
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_an_id_that_the_vocabulary_lacks_is_an_error_of_the_prompt(client: httpx.Client, stream: bool) -> None:
+    answer = client.post("/v1/completions", json={"prompt": [10**6], "stream": stream})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "prompt")
+    assert error["message"].startswith("prompt must be")
+
+
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("as_ids", [False, True])
 def test_echo_puts_the_prompt_in_front(client: httpx.Client, folder: Path, stream: bool, as_ids: bool) -> None:
     ids = client.post("/tokenize", json={"prompt": "the fox"}).json()["tokens"]

@@ -208,7 +208,7 @@ def test_the_model_says_what_its_embeddings_are(client: httpx.Client) -> None:
 
 def test_an_embedding_of_an_unknown_id_is_400(client: httpx.Client) -> None:
     answer = client.post("/v1/embeddings", json={"input": [10**6]})
-    assert (answer.status_code, answer.json()["param"]) == (400, "input_ids")
+    assert (answer.status_code, answer.json()["param"]) == (400, "input")
 
 
 @pytest.mark.parametrize("item_first", [False, True])

@@ -23,6 +23,7 @@ from forebay.errors import PeerError, WireError
 from forebay.wire.columns import FAMILIES, SHAPES, encode_family
 from forebay.wire.families import Family
 from forebay.wire.frames import PREFIX, VERSION, Buffer, Kind, open_frame
+from forebay.wire.lives import Lives
 from forebay.wire.steady import Step, open_step, pack_step
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -241,12 +242,17 @@ class EgressDecoder:
         self._epoch = self._seq = -1
         self._past: set[int] = set()
         """Lives of the engine that are over: frames of theirs that are still on the way say nothing any more."""
+        self._lives = Lives()
         self._rids: list[str] | None = None
         """The rows of the previous frame; None: not known, because a frame was missed."""
         self._columns: list[list[int] | None] = [None, None, None]
         self.lost = False
         """True after a frame that shows that rows are missing: it did not follow the one before it in the same life
         of the engine, or its header could be read and the rest could not."""
+
+    def greeted(self, epoch: int) -> None:
+        """The engine has introduced itself: frames of other lives are left out from now on."""
+        self._lives.greeted(epoch)
 
     def steady(self, frame: Buffer) -> Step:
         """A steady step (a frame of the kind STEP), checked against the rows before it; raises `PeerError`."""
@@ -295,15 +301,18 @@ class EgressDecoder:
         return out
 
     def _follow(self, epoch: int, seq: int) -> None:
-        """Take note of the place of a frame; raises `PeerError` for one of a life that is over."""
+        """Take note of the place of a frame; raises `PeerError` for one of a life that is not the present one."""
+        if epoch != self._lives.present and not self._lives.takes(epoch, seq):
+            raise PeerError("an egress frame came from an engine that is not the one that has greeted")
         if epoch == self._epoch:
             if seq != self._seq + 1:
                 self.lost, self._rids = True, None
-        elif epoch in self._past:
+        elif epoch in self._past and epoch != self._lives.present:
             raise PeerError("an egress frame came from an engine that is gone")
         else:
             if self._epoch != -1:
                 self._past.add(self._epoch)
+                self.lost = seq != 1
             self._rids = None
         self._epoch, self._seq = epoch, seq
 

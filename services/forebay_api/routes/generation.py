@@ -114,7 +114,7 @@ async def run_whole(api: Api, http: Exchange, plan: Plan) -> Call | None:
         return None
     fault = call.fault
     if fault is not None and (call.expired or not plan.keeps_going or len(call.faults) == len(call.choices)):
-        raise as_error(fault)
+        raise as_error(fault, plan.kind)
     return call
 
 
@@ -142,7 +142,7 @@ async def _stream(api: Api, http: Exchange, plan: Plan) -> None:
             return
         if call.failed is not None and not writer.started:
             writer.release()
-            raise as_error(call.failed)
+            raise as_error(call.failed, plan.kind)
         http.answered, http.status = True, 200
         await writer.finish(call.last_events())
     finally:
