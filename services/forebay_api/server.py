@@ -98,14 +98,21 @@ class EventWriter(ResponseOwner):
     """Writes server-sent events to one response.
 
     `open` is True while events may go straight to the transport; when it is False the streams hold and merge what
-    they have, and `on_room` tells them to go on.
+    they have: `on_full` tells them to begin with that, and `on_room` to go on.
     """
 
-    __slots__ = ("_noted", "_silent_since", "on_room", "open", "started")
+    __slots__ = ("_noted", "_silent_since", "on_full", "on_room", "open", "started")
 
-    def __init__(self, scope: Any, headers: Headers, on_left: Callable[[], None], on_room: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        scope: Any,
+        headers: Headers,
+        on_left: Callable[[], None],
+        on_full: Callable[[], None],
+        on_room: Callable[[], None],
+    ) -> None:
         super().__init__(scope, headers, on_left)
-        self.on_room = on_room
+        self.on_full, self.on_room = on_full, on_room
         self.open = not self.connection.flow.write_paused
         self.started = False
         self._silent_since = self.connection.loop.time()
@@ -137,6 +144,7 @@ class EventWriter(ResponseOwner):
 
     def pause(self) -> None:
         self.open = False
+        self.on_full()
 
     def resume(self) -> None:
         self.open = True

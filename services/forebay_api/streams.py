@@ -76,7 +76,17 @@ class StreamCall(Call):
         """The client has read on: send what was held."""
         for choice in self.choices:
             choice.flush()
+            choice.go_on()
         self.backlog = 0
+
+    def full(self) -> None:
+        """The client does not read as fast as the engine writes: hold what comes."""
+        for choice in self.choices:
+            choice.plain = False
+
+    def refuse(self, data: bytes) -> None:
+        """In place of the connection until the first event is out."""
+        raise RuntimeError("an event was written before the response began")
 
     def last_events(self) -> bytes:
         """What closes the stream: the error, or the usage if it was asked for, and `[DONE]`."""
@@ -102,6 +112,8 @@ class StreamChoice(Choice):
         "_after",
         "_before",
         "_framing",
+        "_spoken",
+        "_write",
         "cached_tokens",
         "completion_tokens",
         "held",
@@ -116,7 +128,10 @@ class StreamChoice(Choice):
         super().__init__(call, rid, index, item, prompt)
         self.held: Held | None = None
         self.plain = False
-        """Whether an event is nothing but prefix, text and suffix: true once the first event is out."""
+        """Whether the next event is nothing but prefix, text and suffix and may be written at once: true from the
+        first event on, while the connection has room."""
+        self._spoken = False
+        self._write: Callable[[bytes], object] = call.refuse
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
         self.hidden: list[Any] = []
         """Hidden-state rows so far: the end sends them all, as a whole answer does."""
@@ -151,12 +166,11 @@ class StreamChoice(Choice):
         self.prompt_tokens, self.cached_tokens = prompt_tokens, cached_tokens
 
     def text(self, text: str) -> None:
-        writer = self.call.writer
-        if self.plain and writer.open:
+        if self.plain:
             escaped = json_text(text)
             size = self._framing + len(escaped)
             head = CHUNK_SIZES[size] if size < _SIZES else chunk_head(size)
-            writer.transport.write(b"".join((head, self._before, escaped, self._after)))
+            self._write(b"".join((head, self._before, escaped, self._after)))
             return
         self.delta(text, 1, None, None)
 
@@ -182,7 +196,15 @@ class StreamChoice(Choice):
         if not text and not ids and extra is None:
             return
         call.writer.write(*self.events(text, ids, extra))
-        self.plain = self.is_plain()
+        if not self._spoken:
+            self._spoken = True
+            # Kept here: at 256 streams each object on the way to it costs a cache miss a token.
+            self._write = call.writer.transport.write
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Write plain events at once, if that is possible now."""
+        self.plain = self._spoken and not self.ended and self.call.writer.open and self.is_plain()
 
     def _without_hidden(self, extra: Extra | None) -> Extra | None:
         if extra is None or extra.hidden_states is None:

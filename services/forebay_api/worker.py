@@ -25,6 +25,8 @@ from forebay_api.server import BACKLOG, Server, make_server
 
 log = logging.getLogger("forebay.api")
 
+HELLO = bytes([Kind.HELLO])
+
 PATIENCE = 0.05
 """Seconds between looks at a state that no event announces (shutdown, first links)."""
 
@@ -101,12 +103,12 @@ class Post:
         if len(frames) == BURST:
             self._loop.call_soon(self.on_frames)  # the descriptor is edge-triggered: the rest raises no event
         self._mailbox.take(frames)
-        if len(frames) > 1 or frames[0][0] == Kind.HELLO:
+        if len(frames) > 1 or frames[0][:1] == HELLO:
             self._greetings(frames)
 
     def _greetings(self, frames: list[bytes]) -> None:
         for frame in frames:
-            if frame[0] == Kind.HELLO:
+            if frame[:1] == HELLO:  # it may have no byte at all
                 try:
                     kind_of(frame)
                     self._role.greeted(frame)

@@ -142,7 +142,9 @@ class Requests:
         self._out.forget_rows(api)
 
     def forget_all(self) -> None:
-        """The engine is gone, and with it every row that could come; the api processes answer their clients."""
+        """The engine is gone, and with it every row that could come. The api processes mostly know it themselves."""
+        for session in self._sessions.values():
+            self._out.fault(session.api, session.rid, 503, "engine connection lost")
         self._sessions.clear()
         self._waiting.clear()
         self._closed.clear()

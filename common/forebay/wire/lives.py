@@ -1,4 +1,4 @@
-"""Which life of a peer is the present one, so that a frame of another is left out: a late one, or a stranger's. Pure."""
+"""Which life of a peer is the present one, so that a late frame of another is left out. Pure."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ async def _stream(api: Api, http: Exchange, plan: Plan) -> None:
         api.mailbox.abandon(call)
         writer.transport.abort()
 
-    writer = call.writer = EventWriter(http.scope, http.headers, left, call.room)
+    writer = call.writer = EventWriter(http.scope, http.headers, left, call.full, call.room)
     call.too_slow = slow
     try:
         await _submit(api, http, call, choice_type)
