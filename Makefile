@@ -14,7 +14,7 @@ FUZZ := .venv-fuzz
 SECONDS ?= 60
 MADE := $(VENV)/.made-by-make
 
-.PHONY: help setup check test test-tokenizers test-clients fuzz audit run-all bench deploy-check settings clean
+.PHONY: help setup check test test-tokenizers test-clients test-faults soak fuzz audit run-all bench deploy-check settings clean
 
 help:
 	@echo 'make run-all       serve a real model on http://127.0.0.1:8000   (flags: make run-all ARGS="--help")'
@@ -24,6 +24,8 @@ help:
 	@echo 'make fuzz          readers and matchers guided by coverage, routes from their description (SECONDS=60 a target)'
 	@echo 'make audit         known faults in the packages that we use (asks the package index)'
 	@echo 'make check         ruff and mypy'
+	@echo 'make test-faults   processes killed and frozen at random under load   (about 10 minutes)'
+	@echo 'make soak          a mixed load; memory and descriptors must stay flat  (20 minutes; ARGS="--minutes 3")'
 	@echo 'make bench         list the benchmarks; make bench BENCH=name ARGS=... runs one'
 	@echo 'make deploy-check  systemd-analyze verify over deploy/systemd'
 	@echo 'make settings      write deploy/forebay.toml from the table of settings'
@@ -64,6 +66,12 @@ $(CLIENTS)/.installed: pyproject.toml | $(BIN)/python
 	@touch $@
 
 # Warnings of other people's packages are not ours to mend; the front runs in processes of its own.
+test-faults: $(INSTALLED)
+	@$(BIN)/pytest tests/processes/faults/long -s $(ARGS)
+
+soak: $(INSTALLED)
+	@exec $(BIN)/python bench/soak.py $(ARGS)
+
 test-clients: $(CLIENTS)/.installed
 	@$(CLIENTS)/bin/pytest $(or $(TESTS),tests/clients) --timeout 300 -o filterwarnings=ignore $(ARGS)
 
@@ -76,7 +84,7 @@ $(FUZZ)/.installed: pyproject.toml | $(BIN)/python
 
 fuzz: $(FUZZ)/.installed
 	@for target in bodies frames facts stops decoders; do $(FUZZ)/bin/python -m tests.fuzz.guided $$target $(SECONDS) || exit 1; done
-	@$(FUZZ)/bin/python -m tests.fuzz.over_http $(SECONDS)
+	@$(FUZZ)/bin/python -m tests.fuzz.over_http
 
 audit: $(FUZZ)/.installed
 	@$(FUZZ)/bin/pip-audit --skip-editable

@@ -224,7 +224,7 @@ class Links:
         return frame
 
     def next(self) -> bytes | None:
-        """The next frame of the inbox, waited for at most `FLOW_MS`; None after that. Lets go of the interpreter lock."""
+        """The next frame of the inbox, waited for at most `FLOW_MS`; then None. Lets go of the interpreter lock."""
         try:
             frame = self._recv()
         except zmq.Again:

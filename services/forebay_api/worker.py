@@ -95,7 +95,7 @@ class Post:
     def on_frames(self) -> None:
         """Take what waits in the inbox; of very much a part, so that clients are heard in between."""
         receive = self._role.links.receive
-        frames = []
+        frames: list[bytes] = []
         while len(frames) < BURST and (frame := receive()) is not None:
             frames.append(frame)
         if not frames:
@@ -154,6 +154,9 @@ async def _serve(role: Role, listener: socket.socket) -> None:
     serving = loop.create_task(_open_door(api, server, listener))
     try:
         await _warm_up(role, api, stop)
+        if api.warm:
+            await _until_listening(server, serving)
+            role.ready(f"serving {api.model_name()}")
         await _watch(role, stop, serving)
         await _last_call(api, server, listener)
         await _drain(role, api)
@@ -176,6 +179,12 @@ async def _open_door(api: Api, server: Server, listener: socket.socket) -> None:
     while api.settings.apis > 1 and not (api.warm or api.leaving) and time.monotonic() < deadline:
         await asyncio.sleep(PATIENCE)
     await server.serve(sockets=[listener])
+
+
+async def _until_listening(server: Server, serving: asyncio.Task[None]) -> None:
+    """Wait until clients can connect: who is told that this process is ready may connect at once."""
+    while not (server.started or serving.done()):
+        await asyncio.sleep(PATIENCE / 10)
 
 
 async def _last_call(api: Api, server: Server, listener: socket.socket) -> None:
@@ -240,7 +249,6 @@ async def _warm_up(role: Role, api: Api, stop: asyncio.Event) -> None:
         probe.result()
     api.admission()  # sampling defaults that cannot be used stop the start, not the first request
     api.warm = True
-    role.ready(f"serving {api.model_name()}")
 
 
 async def _watch(role: Role, stop: asyncio.Event, serving: asyncio.Task[None]) -> None:

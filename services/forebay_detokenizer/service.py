@@ -141,6 +141,7 @@ class DetokenizerService:
         """When an api process or the engine goes, its requests go: nobody reads or feeds them any more."""
         if up or self._core is None:
             return
+        self._touched = True
         if peer.role == "api":
             self._core.forget_api(peer.number)
         elif peer == ENGINE:
@@ -162,6 +163,7 @@ class DetokenizerService:
         for api, deltas in out.deltas:
             if not send(Peer("api", api), encode_deltas(deltas)):
                 core.undelivered(api, deltas)
+                self._touched = True
         if out.aborts:
             send(ENGINE, control.encode_aborts(out.aborts))
         if out.faults:
@@ -170,6 +172,8 @@ class DetokenizerService:
                 faults[api].append(fault)
             for api, items in faults.items():
                 send(Peer("api", api), control.encode_faults(items))
+        if self._touched:  # what could not be delivered has left errors to send
+            return 0.0
         return TICK if core.waiting else None
 
     def idle(self) -> bool:

@@ -30,7 +30,7 @@ def fuzz(front: Front, folder: Path, examples: int) -> int:
     return subprocess.run(command, check=False).returncode
 
 
-def main(examples: int = 30) -> int:
+def main(examples: int = 60) -> int:
     """Fuzz one front."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 import httpx
 from tokenizers import Tokenizer
 
-PARTS = ("the quick ", "brown fox ", "Größe ", "naïve café ", "世界 ", "こんにちは ", "\U0001f600\U0001f680 ", "x + 1\n")
+PARTS = ("the quick ", "brown fox ", "Größe ", "naïve café ", "世界 ", "こんにちは ", "\U0001f600\U0001f680 ", "+ 1\n")
 PATIENCE = 30.0
 """Seconds after which a request counts as hung."""
 

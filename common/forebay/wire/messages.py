@@ -261,7 +261,7 @@ class Hello(msgspec.Struct, array_like=True, kw_only=True):
     cores: list[int] = []
     blob: bytes | None = None
     status: str = "up"
-    """`up`, or `stopping` just before an ordered stop."""
+    """`up`, `stopping` from the moment an ordered stop begins (give it no new work), or `paused` (the engine only)."""
 
 
 class Admitted(msgspec.Struct, array_like=True, kw_only=True):

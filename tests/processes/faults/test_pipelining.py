@@ -21,8 +21,9 @@ from tests.helpers.models import make_tokenizer
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     folder = make_tokenizer(tmp_path_factory.mktemp("model"))
-    flags = ("--engine", "echo", "--tokenizer-path", str(folder), "--echo-step-ms", "5", "--body-timeout", "1")
-    with running(tmp_path_factory.mktemp("front"), *flags, "--max-body-bytes", "4MiB", "--context-length", "500000") as found:
+    flags = ["--engine", "echo", "--tokenizer-path", str(folder), "--echo-step-ms", "5", "--body-timeout", "1"]
+    flags += ["--max-body-bytes", "4MiB", "--context-length", "500000"]
+    with running(tmp_path_factory.mktemp("front"), *flags) as found:
         yield found
 
 
