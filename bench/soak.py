@@ -30,7 +30,7 @@ GROWTH_MB = 24.0
 ODD: list[tuple[dict[str, Any] | bytes, int]] = [
     ({"prompt": "x" * 200_000, "max_tokens": 2}, 200),
     ({"prompt": "hello", "max_tokens": 3, "n": 16, "logprobs": 3}, 200),
-    ({"prompt": "hello", "max_tokens": 40, "stop": ["never", "ever"] * 50, "n": 2}, 200),
+    ({"prompt": "hello", "max_tokens": 40, "stop": ["never", "ever"], "n": 2}, 200),
     ({"prompt": "hello", "max_tokens": -1}, 400),
     ({"prompt": "hello", "n": 5_000_000}, 400),
     (b'{"prompt": ', 400),
@@ -83,7 +83,7 @@ def watch(front: Front, folder: Path, minutes: float, clients: int) -> list[str]
             if not first and spent > seconds / 5:
                 first = now
             sizes = ", ".join(f"{name} {rss:.0f} MiB/{fds}" for name, (rss, fds) in sorted(now.items()))
-            print(f"{spent:6.0f} s  {dict(load.counts())}  {sizes}", flush=True)
+            print(f"{time.monotonic() - began:6.0f} s  {dict(load.counts())}  {sizes}", flush=True)
         last = sample(front)
         stop.set()
         odd.join()
@@ -112,7 +112,9 @@ def main() -> int:
                 wait_for(lambda: nothing_left(front), 10, "empty tables")
             except AssertionError:
                 wrong.append(f"the tables are not empty: {depths(front)}")
-    print("\n".join(["SOAK FAILED", *wrong]) if wrong else f"SOAK OK: {args.minutes:g} minutes, nothing grew or was lost")
+    print(
+        "\n".join(["SOAK FAILED", *wrong]) if wrong else f"SOAK OK: {args.minutes:g} minutes, nothing grew or was lost"
+    )
     return bool(wrong)
 
 

@@ -3,7 +3,7 @@
 Counting is an addition to an 8-byte double in memory, without a lock, a call to the system or a message. The file
 outlives its process, so what a dead one has counted stays in the sum, and the restarted one counts on.
 
-    0   magic "FBC1" | u32 bytes used | f64 time of the last sign of life (seconds since 1970)
+    0   magic "FBC1" | u32 bytes used | f64 time of the last sign of life (monotonic seconds)
     16  record | record | ...
     record   u16 bytes of the key | u16 number of doubles | u32 0 | key, padded to 8 bytes | doubles
     key      JSON: [kind, name, [[label, value], ...]]
@@ -23,11 +23,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from forebay.errors import StartError
 from forebay.rundir import COUNTS
 from forebay.topology import Peer
 
 SIZE = 1 << 20
-"""Bytes of a file (sparse): room for some 10,000 numbers; label values come from fixed sets."""
+"""Bytes of a file: room for some 10,000 numbers; label values come from fixed sets."""
 _HEAD = struct.Struct("<4sId")
 _RECORD = struct.Struct("<HHI")
 _MAGIC = b"FBC1"
@@ -119,7 +120,7 @@ class Counters:
         return Histogram(values, at, bounds)
 
     def alive(self, now: float) -> None:
-        """Leave a sign of life; `now` in seconds since 1970."""
+        """Leave a sign of life; `now` in seconds of the monotonic clock."""
         self._values[1] = now
 
     def _place(self, kind: str, name: str, labels: dict[str, str], count: int) -> tuple[memoryview[float], int]:
@@ -155,8 +156,11 @@ def _padded(size: int) -> int:
 def _mapped(path: Path) -> mmap.mmap:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.ftruncate(descriptor, SIZE)
+        # All of it at once: a page that finds the disk full later would end the process with SIGBUS.
+        os.posix_fallocate(descriptor, 0, SIZE)
         return mmap.mmap(descriptor, SIZE)
+    except OSError as error:
+        raise StartError(f"{path} needs {SIZE >> 20} MiB: {error.strerror}; use another --run-dir") from error
     finally:
         os.close(descriptor)
 
@@ -182,7 +186,7 @@ def counts_path(run_dir: Path, peer: Peer) -> Path:
 
 
 def read_counts(path: Path) -> tuple[float, list[Sample]]:
-    """The last sign of life (seconds since 1970, 0 for none) and all numbers of a process; empty without a file."""
+    """The last sign of life (monotonic seconds, 0 for none) and all numbers of a process; empty without a file."""
     try:
         with path.open("rb") as file:
             data = file.read(_HEAD.size)

@@ -12,6 +12,7 @@ from forebay.errors import PeerError
 from forebay.gated import Gated
 from forebay.links import Links
 from forebay.tally import Tally
+from forebay.topology import Peer
 from forebay.wire import control, ingress
 from forebay.wire.frames import Buffer, Kind, kind_of
 from forebay.wire.messages import AbortRequest, RequestFault, RequestName
@@ -38,6 +39,8 @@ class Intake(Gated):
         self._decoder = decoder
         self._served = {peer.number for peer in self._apis}
         """The api processes whose requests are taken: all but those that went away."""
+        self._lives: dict[int, int] = {}
+        """Which life of each api process has greeted."""
         self._next_look = 0.0
         self._tally: Tally | None = None
         self.bad_frames = 0
@@ -111,7 +114,12 @@ class Intake(Gated):
                     raise PeerError(f"a {request.type} call without a rid cannot be answered")
                 self._control(request)
             elif kind is Kind.HELLO:
-                control.decode_hello(frame)
+                hello = control.decode_hello(frame)
+                if hello.role == "api" and self._lives.get(hello.index) == hello.incarnation:
+                    # Its link to us has broken, ours to it may have stood: it has forgotten our greeting.
+                    self._links.send(Peer("api", hello.index), self._links.greeting())
+                if hello.role == "api":
+                    self._lives[hello.index] = hello.incarnation
             else:
                 raise PeerError(f"a {kind.name} frame has no business in the engine")
         except PeerError as error:

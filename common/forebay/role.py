@@ -299,7 +299,11 @@ class Role:
         try:
             kind = kind_of(frame)
             if kind is Kind.HELLO:
+                known = set(self.hellos)
                 peer, anew = self.greeted(frame)
+                if peer.role == "api" and peer in known and not anew:
+                    # Its link to us has broken, ours to it may have stood: it has forgotten our greeting.
+                    self.links.send(peer, self.hello())
                 if anew:
                     service.peer_changed(peer, False)
                     service.peer_changed(peer, True)

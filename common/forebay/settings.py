@@ -28,6 +28,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     max_connections: int | None = None
     max_header_bytes: int = 64 * 1024
     max_body_bytes: int = 64 * MIB
+    max_bodies_bytes: int = 1024 * MIB
 
     api_key: str | None = None
     admin_api_key: str | None = None
@@ -126,13 +127,17 @@ TABLE: dict[str, dict[str, Row]] = {
         "cors_origins": Row("Origins that browsers may call from, separated by commas; * allows all."),
         "keep_alive_timeout": Row("Seconds that an idle client connection is kept open.", ge=0),
         "header_timeout": Row("Seconds for a request's head (and for the TLS handshake); then 408.", gt=0),
-        "body_timeout": Row("Seconds that a request's body may pause or stay below 1 KiB/s; then 408.", gt=0),
+        "body_timeout": Row(
+            "Seconds that a request's body may pause or stay below 1 KiB/s (408), and that a client may read nothing.",
+            gt=0,
+        ),
         "max_connections": Row(
             "Client connections of one api process; one more is answered 503. none: what its file descriptors allow.",
             ge=1,
         ),
         "max_header_bytes": Row("Largest request head; a larger one is answered 431.", ge=1024),
         "max_body_bytes": Row("Largest request body; a larger one is answered 413.", ge=1),
+        "max_bodies_bytes": Row("Bodies of all requests under way in one api process; one more is answered 503.", ge=1),
     },
     "Keys": {
         "api_key": Row("Key that clients must send (Authorization: Bearer KEY).", secret=True),

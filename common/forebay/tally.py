@@ -72,4 +72,4 @@ class Tally:
                 self._seen[at] = value
         for present, cell in self._gauges:
             cell.set(present())
-        self.counters.alive(time.time())
+        self.counters.alive(time.monotonic())  # one clock for all processes of a machine

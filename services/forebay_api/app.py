@@ -18,7 +18,7 @@ from forebay.topology import Peer
 from forebay_api.access import Keys, Origins, preflight
 from forebay_api.calls import Call
 from forebay_api.family import Family
-from forebay_api.http import ClientLeft, Exchange, Receive, Scope, Send
+from forebay_api.http import Bodies, ClientLeft, Exchange, Receive, Scope, Send
 from forebay_api.mailbox import Mailbox
 from forebay_api.metrics import LEFT, Metrics
 from forebay_api.plan import AdmissionContext, Plan
@@ -50,6 +50,7 @@ class Api:
         self.open_calls = 0
         self._context: AdmissionContext | None = None
         self._serial = 0
+        self._bodies = Bodies(role.settings.max_bodies_bytes)
         self.family = Family(role, mailbox)
         self._table: dict[tuple[str, str], Route] = {
             (method, route.path): route for route in all_routes() for method in route.methods if "{" not in route.path
@@ -171,6 +172,7 @@ class Api:
         if scope["type"] != "http":
             return
         http = Exchange(scope, receive, send, [])
+        http.bodies = self._bodies
         http.headers += self._origins.headers(http.header(b"origin"))
         http.openai = scope["path"].startswith("/v1/")
         labels = self.metrics.came(self._endpoint(scope["path"]), scope["method"])
@@ -179,6 +181,7 @@ class Api:
             await self._guarded(http)
         finally:
             self.open_calls -= 1
+            http.forget_body()
             if http.call is not None:
                 self.metrics.call_ended(http.call)
             self.metrics.went(labels, http.status)

@@ -33,7 +33,7 @@ class Family:
 
     def up(self, counts: list[ProcessCounts]) -> dict[Peer, bool]:
         """Which of them are there: the linked ones by their links, other api processes by their signs of life."""
-        me, dead, now = self._role.me, set(self.dead()), time.time()
+        me, dead, now = self._role.me, set(self.dead()), time.monotonic()
         return {
             one.peer: one.peer == me
             or (now - one.alive_at < STALE if one.peer.role == me.role else str(one.peer) not in dead)

@@ -34,12 +34,28 @@ class ClientLeft(Exception):
     """The client closed the connection before its request was read."""
 
 
+class Bodies:
+    """What the bodies of all requests under way take together, in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        """Make room for more; raises `RequestError` (503) when there is none."""
+        if self.held + size > self.limit:
+            raise RequestError("the request bodies under way take too much memory", 503, retry_after=1)
+        self.held += size
+
+
 class Exchange:
     """A request that is being answered. `openai` says which family's error shape it gets."""
 
     __slots__ = (
         "answered",
         "began",
+        "bodies",
+        "body_size",
         "call",
         "fields",
         "headers",
@@ -63,6 +79,9 @@ class Exchange:
         self.status = 0
         """The status of the answer; 0 until there is one."""
         self.began = time.perf_counter()
+        self.bodies: Bodies | None = None
+        """Where the body is accounted for."""
+        self.body_size = 0
         self.call: Call | None = None
         """The generation call that this exchange became."""
         self.unread = False
@@ -92,13 +111,30 @@ class Exchange:
     async def _read(self, limit: int) -> bytes:
         declared = self.fields.get(b"content-length")
         try:
-            body = await read_body(self.receive, limit, int(declared) if declared and declared.isdigit() else None)
+            size = int(declared) if declared and declared.isdigit() else None
+            body = await read_body(self.receive, limit, size, self._take)
         except BodyTooLarge:
             self.unread = True
             raise RequestError(f"the request body is over the limit of {limit} bytes", 413) from None
         if body is None:
             raise ClientLeft
         return body
+
+    def _take(self, size: int) -> None:
+        if self.bodies is None:
+            return
+        try:
+            self.bodies.take(size)
+        except RequestError:
+            self.unread = True
+            raise
+        self.body_size += size
+
+    def forget_body(self) -> None:
+        """The request is over, and what its body took is free."""
+        if self.bodies is not None:
+            self.bodies.held -= self.body_size
+            self.body_size = 0
 
     def time_limit(self) -> float | None:
         """Seconds that the client gives its request (`x-request-timeout-s`); raises `RequestError` for nonsense."""
@@ -159,8 +195,11 @@ async def send_whole(
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def read_body(receive: Callable[[], Any], limit: int, declared: int | None) -> bytes | None:
-    """The request body, or None when the client left. Raises `BodyTooLarge` as soon as that is known."""
+async def read_body(
+    receive: Callable[[], Any], limit: int, declared: int | None, take: Callable[[int], None] = lambda size: None
+) -> bytes | None:
+    """The request body, or None when the client left. Raises `BodyTooLarge` as soon as that is known; `take` hears of
+    each part and may raise, too."""
     if declared is not None and declared > limit:
         raise BodyTooLarge
     parts: list[bytes] = []
@@ -173,6 +212,7 @@ async def read_body(receive: Callable[[], Any], limit: int, declared: int | None
         size += len(body)
         if size > limit:
             raise BodyTooLarge
+        take(len(body))
         if not message.get("more_body", False):
             if not parts:
                 return bytes(body)

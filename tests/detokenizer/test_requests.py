@@ -207,7 +207,8 @@ def test_a_dead_engine_takes_its_requests_along() -> None:
     rig.step({"new": byte_ids(b"a")})
     rig.core.forget_all()
     rig.listen()
-    assert (len(rig.core), rig.core.waiting, rig.aborts, rig.faults) == (0, 0, [], [])
+    assert (len(rig.core), rig.core.waiting, rig.aborts) == (0, 0, [])
+    assert [(api, fault.status, fault.message) for api, fault in rig.faults] == [(0, 503, "engine connection lost")]
 
 
 def test_requests_with_a_gap_in_their_text_end_with_an_error() -> None:

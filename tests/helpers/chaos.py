@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -62,8 +63,9 @@ class Round(NamedTuple):
     def line(self) -> str:
         """One line for people."""
         kinds = {kind: len(self.of_kind(kind)) for kind in sorted({o.kind for o in self.outcomes})}
+        said = Counter(outcome.detail[:80] for outcome in self.of_kind("error"))
         return (
-            f"{' + '.join(map(str, self.faults))}: {kinds}, last error after {self.longest('error', 'cut'):.2f} s, "
+            f"{' + '.join(map(str, self.faults))}: {kinds} {dict(said)}, last error after {self.longest('error', 'cut'):.2f} s, "
             f"ready after {self.recovered - self.over:.2f} s"
         )
 

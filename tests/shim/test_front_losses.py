@@ -10,9 +10,10 @@ import pytest
 
 from forebay import AbortRequest, links
 from forebay.topology import Peer
-from forebay.wire import ingress
+from forebay.wire import control, ingress
 from forebay.wire.egress import EgressDecoder
 from forebay.wire.frames import Kind, pack_frame
+from forebay.wire.messages import Hello
 from tests.shim.front_rig import TOKENIZER, Rig, head, rids_of_shard, rig, rows, until
 
 API, SHARD = Peer("api", 0), Peer("detokenizer", 0)
@@ -210,3 +211,25 @@ def test_request_that_comes_again_over_another_way_is_taken_once() -> None:
         r.wait_down(TOKENIZER)
         r.send(API, ingress.encode_admit([head("a", attempt=1)], ids=[array("q")]))
         assert r.settle(API) == []
+
+
+def test_owner_of_a_request_that_a_detokenizer_never_heard_of_is_told() -> None:
+    with rig() as r:
+        r.run(head("a"))
+        r.send(SHARD, control.encode_aborts([AbortRequest("a", "lost", "it was not announced in time")]))
+        assert r.drain(1) == [AbortRequest("a", "lost", "it was not announced in time")]
+        (fault,) = r.faults()
+        assert (fault.rid, fault.status) == ("a", 503)
+        assert fault.message == "it was not announced in time; send the request again"
+
+
+def test_second_greeting_of_an_api_process_is_answered_with_one() -> None:
+    with rig() as r:
+        hello = Hello(role="api", index=0, incarnation=77, pid=1, version="v")
+        r.send(API, control.encode_hello(hello))
+        r.settle(API)
+        while r.take(API, Kind.HELLO):
+            continue
+        r.send(API, control.encode_hello(hello))
+        r.settle(API)
+        assert control.decode_hello(r.next(API, Kind.HELLO)).role == "engine"

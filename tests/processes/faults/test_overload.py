@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.helpers.chaos import assert_idle, memory
-from tests.helpers.front import Front, running
+from tests.helpers.front import Front, running, wait_for
 from tests.helpers.load import Load
 from tests.helpers.models import make_tokenizer
 
@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Front]:
     flags = ["--engine", "echo", "--tokenizer-path", str(folder), "--echo-step-ms", "10", "--max-inflight", str(FIT)]
+    flags += ["--max-bodies-bytes", "80MiB"]
     with running(tmp_path_factory.mktemp("front"), *flags, "--context-length", "4096") as found:
         yield found
 
@@ -98,6 +99,22 @@ def test_bodies_that_never_end_do_not_add_up(front: Front) -> None:
             answers = Counter(client.post("/generate", json={"text": "x"}).status_code for _ in range(5))
         assert answers == {200: 5}
         assert process.memory_info().rss - before < 150 << 20
+    assert_idle(front)
+
+
+def test_bodies_have_a_limit_together(front: Front) -> None:
+    url = httpx.URL(front.url)
+    address = (url.host, url.port or 80)
+    part = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 60000000\r\n\r\n" + b" " * 50_000_000
+    with socket.create_connection(address, timeout=20) as first:
+        first.sendall(part)
+        with socket.create_connection(address, timeout=20) as second:
+            with contextlib.suppress(ConnectionError):
+                second.sendall(part)
+            assert second.recv(100).startswith(b"HTTP/1.1 503")
+    with front.client() as client:
+        small = json.dumps({"text": "x"}) + " " * 50_000_000
+        wait_for(lambda: client.post("/generate", content=small).status_code == 200, 10, "room for a body")
     assert_idle(front)
 
 

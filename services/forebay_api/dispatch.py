@@ -1,0 +1,117 @@
+"""Requests on their way out of an api process: which tokenizer gets them, and who gets them when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from forebay.errors import RequestError
+from forebay.topology import Peer, shard_of
+from forebay.wire import ingress
+from forebay.wire.messages import Ids, RequestFault, WorkItem
+from forebay_api.calls import Call, Choice
+from forebay_api.table import Table
+
+log = logging.getLogger("forebay.api")
+
+
+class Dispatch(Table):
+    """Sends work to the tokenizers and control calls to every peer."""
+
+    def submit(self, call: Call, choices: list[Choice], ids: list[Ids]) -> None:
+        """Take a call's choices in and send their work; `ids[i]` are the prompt ids of item `i` (empty for texts)."""
+        call.choices = call.choices or choices
+        for choice in choices:
+            choice.detokenizer = shard_of(choice.rid, self._shards)
+            self._table[choice.rid] = choice
+            public = choice.item.head.public_rid
+            if public is not None:
+                self._public[public] = call
+        if call.plan.parent_rid is not None:
+            self._public[call.plan.parent_rid] = call
+        self._dispatch(call, choices, ids)
+
+    def _dispatch(self, call: Call, choices: list[Choice], ids: list[Ids]) -> None:
+        live = self._tokenizers()
+        if not live or not all(self._welcomes(Peer("detokenizer", choice.detokenizer)) for choice in choices):
+            self._unsent[call] = (choices, ids)
+            return
+        items = list({id(choice.item): choice.item for choice in choices}.values())
+        frame = ingress.encode_work(items, ids)
+        for turn in range(len(live)):
+            peer = live[(self._next_tokenizer + turn) % len(live)]
+            if self._send(peer, frame):
+                self._next_tokenizer += turn + 1
+                call.tokenizer = peer
+                self._sent.setdefault(peer, {})[call] = (choices, ids)
+                return
+        for choice in choices:
+            self._fail(choice, RequestFault(choice.rid, 503, "the tokenizer's queue is full"))
+        self._end_sent_before(call, choices)
+
+    def _end_sent_before(self, call: Call, choices: list[Choice]) -> None:
+        """End failed choices in the engine, too: a tokenizer that has died since may have brought them there."""
+        if call.attempt:
+            self._tell_abort(choices, "lost")
+
+    def _resend(self, calls: Iterable[tuple[Call, list[Choice], list[Ids]]]) -> None:
+        for call, choices, ids in calls:
+            waiting: list[Choice] = []
+            kept: list[Ids] = []
+            items: dict[int, WorkItem] = {}
+            order = list({id(choice.item): choice.item for choice in choices}.values())
+            call.attempt += 1
+            for item, column in zip(order, ids, strict=True):
+                open_choices = [c for c in choices if c.item is item and not c.started and not c.ended]
+                if open_choices:
+                    item.head.attempt = call.attempt
+                    waiting += open_choices
+                    kept.append(column)
+                    items[id(item)] = item
+            if waiting:
+                self._dispatch(call, waiting, kept)
+
+    def _send_unsent(self) -> None:
+        if self._unsent and self._tokenizers():
+            unsent, self._unsent = self._unsent, {}
+            self._resend([(call, *work) for call, work in unsent.items()])
+
+    def control(
+        self, peer: Peer, type_: str, fields: dict[str, Any], rid: str, *, exclusive: bool = False
+    ) -> asyncio.Future[Any]:
+        """Send a control request; the future gets the answer's payload, or a `RequestError` when the peer dies."""
+        return self._asks.ask(peer, type_, fields, rid, reachable=self._reachable(peer), exclusive=exclusive)
+
+    def _reachable(self, peer: Peer) -> bool:
+        """Whether a peer is linked in both directions: its greeting has come, so its answers will."""
+        return peer in self._up and peer in self.hellos
+
+    def _tokenizers(self) -> list[Peer]:
+        """The tokenizers that take new work."""
+        return sorted(peer for peer in self._up if peer.role == "tokenizer" and self._welcomes(peer))
+
+    def _welcomes(self, peer: Peer) -> bool:
+        """Whether a peer takes new work: one that is about to stop only finishes what it has."""
+        hello = self.hellos.get(peer)
+        return peer in self._up and hello is not None and hello.status != "stopping"
+
+    def _look_at(self, peer: Peer) -> None:
+        if peer.role == "detokenizer":
+            (self.shut_shards.discard if self._welcomes(peer) else self.shut_shards.add)(peer.number)
+
+    def open_rid(self, fresh: Callable[[], str]) -> str:
+        """A wire id whose detokenizer takes new requests, if any does."""
+        rid = fresh()
+        while self._shards > len(self.shut_shards) > 0 and shard_of(rid, self._shards) in self.shut_shards:
+            rid = fresh()
+        return rid
+
+    def tokenizer(self) -> Peer:
+        """A live tokenizer for a control request; raises `RequestError` (503) when there is none."""
+        live = self._tokenizers()
+        if not live:
+            raise RequestError("no tokenizer is running", 503, retry_after=1)
+        self._next_tokenizer += 1
+        return live[self._next_tokenizer % len(live)]

@@ -1,0 +1,88 @@
+"""Requests whose tokenizer or detokenizer goes away: they wait, go another way, and leave nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.topology import Peer
+from forebay.wire import control
+from forebay.wire.deltas import Deltas, encode_deltas
+from forebay.wire.frames import Kind, kind_of
+from forebay.wire.messages import RequestFault
+from tests.api.conversation import Conversation, Talk
+from tests.api.samples import generate
+from tests.api.test_stopping_peers import hello
+
+TOKENIZER, DETOKENIZER, ENGINE = Peer("tokenizer", 0), Peer("detokenizer", 0), Peer("engine", 0)
+
+
+@pytest.fixture
+def conversation(talk: Talk) -> Conversation:
+    """One stream whose work has been sent."""
+    return talk(generate(stream=True))
+
+
+def sent(c: Conversation, kind: Kind, peer: Peer) -> int:
+    return sum(kind_of(frame) is kind and to == peer for to, frame in c.sent)
+
+
+def back(c: Conversation, peer: Peer, life: int = 2) -> None:
+    c.mailbox.link_changed(peer, True)
+    c.mailbox.take([hello(peer, life=life)])
+
+
+def test_a_request_that_finds_no_detokenizer_waits_for_it(conversation: Conversation) -> None:
+    c = conversation
+    c.mailbox.link_changed(TOKENIZER, False)
+    c.mailbox._up.discard(DETOKENIZER)  # its going would end the request
+    back(c, TOKENIZER)
+    assert sent(c, Kind.WORK, TOKENIZER) == 1
+    back(c, DETOKENIZER, life=1)
+    assert sent(c, Kind.WORK, TOKENIZER) == 2
+
+
+def test_a_waiting_request_whose_client_leaves_is_not_kept(conversation: Conversation) -> None:
+    c = conversation
+    c.mailbox.link_changed(TOKENIZER, False)
+    assert len(c.mailbox._unsent) == 1
+    c.mailbox.abandon(c.call)
+    assert len(c.mailbox._unsent) == 0
+
+
+def test_a_refusal_after_a_second_sending_ends_the_request_in_the_engine_too(conversation: Conversation) -> None:
+    c = conversation
+    c.mailbox.link_changed(TOKENIZER, False)
+    back(c, TOKENIZER)
+    c.mailbox.take([control.encode_faults([RequestFault(c.rids[0], 503, "no")])])
+    assert sent(c, Kind.ABORT, ENGINE) == 1
+
+
+def test_a_refusal_of_the_first_sending_does_not_bother_the_engine(conversation: Conversation) -> None:
+    c = conversation
+    c.mailbox.take([control.encode_faults([RequestFault(c.rids[0], 503, "no")])])
+    assert sent(c, Kind.ABORT, ENGINE) == 0
+
+
+def test_a_gap_in_the_output_ends_its_requests_in_the_engine_too(conversation: Conversation) -> None:
+    c = conversation
+    c.say((0, "a", [1], None))
+    c._seq += 1
+    c.mailbox.take([c.step((0, "c", [3], None))])
+    assert len(c.mailbox) == 0
+    assert sent(c, Kind.ABORT, ENGINE) == 1
+
+
+def test_text_of_another_life_of_the_detokenizer_is_not_shown(conversation: Conversation) -> None:
+    c = conversation
+    frame = encode_deltas(Deltas(source=0, epoch=9, seq=1, rids=c.rids, texts=["x"]))
+    c.mailbox.take([frame])
+    assert c.mailbox.bad_frames == 1
+    c.say((0, "a", [1], None))
+    assert b'"text":"a"' in bytes(c.wire.events)
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x01"])
+def test_a_frame_without_a_head_is_dropped(conversation: Conversation, frame: bytes) -> None:
+    c = conversation
+    c.mailbox.take([frame])
+    assert c.mailbox.bad_frames == 1
