@@ -67,7 +67,7 @@ $(CLIENTS)/.installed: pyproject.toml | $(BIN)/python
 
 # Warnings of other people's packages are not ours to mend; the front runs in processes of its own.
 test-faults: $(INSTALLED)
-	@$(BIN)/pytest tests/processes/faults/long -s $(ARGS)
+	@$(BIN)/pytest tests/processes/faults/long/test_*.py -s $(ARGS)
 
 soak: $(INSTALLED)
 	@exec $(BIN)/python bench/soak.py $(ARGS)

@@ -62,9 +62,8 @@ def odd_clients(front: Front, stop: threading.Event, wrong: list[str]) -> None:
             with client.stream("POST", "/v1/completions", json=endless) as stream:
                 next(stream.iter_bytes(), None)
         with front.client() as client:
-            for path in ("/health", "/metrics", "/v1/models"):
-                if client.get(path).status_code != httpx.codes.OK:
-                    wrong.append(path)
+            paths = ("/health", "/metrics", "/v1/models")
+            wrong += [path for path in paths if client.get(path).status_code != httpx.codes.OK]
         stop.wait(0.5)
 
 

@@ -120,10 +120,10 @@ class Mailbox(Delivery):
             self._lost(peer)
         if peer.role in ("tokenizer", "detokenizer"):
             self._send_unsent()
-        if peer == ENGINE and self._forsaken:
-            frame = control.encode_aborts([AbortRequest(rid, "client") for rid in self._forsaken])
-            if self._send(ENGINE, frame):
-                self._forsaken.clear()
+        if peer in self._forsaken:
+            frame = control.encode_aborts([AbortRequest(rid, "client") for rid in self._forsaken[peer]])
+            if self._send(peer, frame):
+                del self._forsaken[peer]
 
     def link_changed(self, peer: Peer, up: bool) -> None:
         """A connection came up or went down."""
@@ -157,4 +157,4 @@ class Mailbox(Delivery):
         elif peer == ENGINE:
             choices = list(self._table.values())
             self._fail_all(choices, 503, "engine connection lost")
-            self._forsaken += [choice.rid for choice in choices]
+            self._forsaken[ENGINE] += [choice.rid for choice in choices]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 
 from forebay.facts import LaunchFacts
@@ -73,8 +74,9 @@ class Table:
         """Per tokenizer: calls of which a choice has not started, kept to be sent again if it dies."""
         self._next_tokenizer = 0
         self._probes: list[asyncio.Future[None]] = []
-        self._forsaken: list[str] = []
-        """Requests that ended here while the engine was away; aborted there when it is back."""
+        self._forsaken: dict[Peer, list[str]] = defaultdict(list)
+        """Requests that ended here while the engine, or their detokenizer, was away; aborted there when it is back: a
+        tokenizer may still bring it what it had of them."""
 
     def __len__(self) -> int:
         return len(self._table)
@@ -98,10 +100,9 @@ class Table:
         if not choices:
             return
         frame = control.encode_aborts([AbortRequest(choice.rid, reason) for choice in choices])
-        if not self._send(ENGINE, frame):
-            self._forsaken += [choice.rid for choice in choices]
-        for peer in {Peer("detokenizer", choice.detokenizer) for choice in choices}:
-            self._send(peer, frame)
+        for peer in {ENGINE, *(Peer("detokenizer", choice.detokenizer) for choice in choices)}:
+            if not self._send(peer, frame):
+                self._forsaken[peer] += [choice.rid for choice in choices]
         for tokenizer in {choice.call.tokenizer for choice in choices if not choice.started}:
             if tokenizer is not None:
                 self._send(tokenizer, frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 
 from forebay.errors import PeerError, SettingsError
@@ -13,10 +14,12 @@ from forebay.wire import control, ingress
 from forebay.wire.frames import Kind
 from forebay.wire.messages import AbortRequest, Admitted, Ids, OpenItem, RequestFault, RequestHead
 from forebay_tokenizer.admission import Admission
-from forebay_tokenizer.worker import Answer, Refusal, Tokenizer
+from forebay_tokenizer.worker import Answer, Refusal, Result, Tokenizer
 
 ENGINE = Peer("engine", 0)
 STOP_SECONDS = 5.0
+HELD_LOOK = 0.05
+"""Seconds between looks at requests whose detokenizer is not linked yet."""
 
 
 class TokenizerService:
@@ -26,6 +29,8 @@ class TokenizerService:
         self._role = role
         self._tokenizer: Tokenizer | None = None
         self._facts: LaunchFacts | None = None
+        self._held: list[tuple[float, Result]] = []
+        """Requests that wait for the link to their detokenizer, and until when: this process, or that one, is new."""
         self._early: deque[tuple[Kind, bytes]] = deque()
         self._tokenize_seconds = role.counters.histogram("tokenize_seconds", WORK)
         self._wait_seconds = role.counters.histogram("ingress_wait_seconds", WORK)
@@ -57,6 +62,8 @@ class TokenizerService:
         else:
             for abort in control.decode_aborts(frame):
                 tokenizer.cancel(abort.rid)
+                if self._held:
+                    self._let_go(abort.rid)
 
     def _refuse(self, kind: Kind, frame: bytes) -> None:
         """No room for work before the tokenizer is loaded: its owner hears of it."""
@@ -115,8 +122,12 @@ class TokenizerService:
         ids: list[Ids] = []
         faults: dict[int, list[RequestFault]] = defaultdict(list)
         admitted: dict[int, list[Admitted]] = defaultdict(list)
-        for result in self._tokenizer.results():
+        held, self._held = self._held, []
+        for until, result in (*held, *((now + self._role.settings.open_wait, r) for r in self._tokenizer.results())):
             if isinstance(result, Admission):
+                if now < until and not self._can_open(result):
+                    self._held.append((until, result))
+                    continue
                 for item in result.opens:
                     opens[self._shard(item.rid)].append(item)
                 heads += result.heads
@@ -134,7 +145,18 @@ class TokenizerService:
         self._admit(opens, heads, ids, faults)
         for api, found in faults.items():
             self._role.links.send(Peer("api", api), control.encode_faults(found))
-        return None
+        return HELD_LOOK if self._held else None
+
+    def _can_open(self, admission: Admission) -> bool:
+        return all(self._role.links.is_up(self._shard(item.rid)) for item in admission.opens)
+
+    def _let_go(self, rid: str) -> None:
+        """A request that has ended meanwhile is not held any longer."""
+        self._held = [
+            (until, Admission([o for o in one.opens if o.rid != rid], [h for h in one.heads if h.rid != rid], one.ids))
+            for until, one in self._held
+            if isinstance(one, Admission) and any(item.rid != rid for item in one.opens)
+        ]
 
     def _admit(
         self,
@@ -163,7 +185,7 @@ class TokenizerService:
 
     def idle(self) -> bool:
         """Whether no work is left."""
-        return self._tokenizer is None or not self._tokenizer.busy
+        return self._tokenizer is None or not (self._held or self._tokenizer.busy)
 
     def _shard(self, rid: str) -> Peer:
         return Peer("detokenizer", shard_of(rid, self._role.settings.detokenizers))
@@ -172,7 +194,7 @@ class TokenizerService:
         """Finish what waits, and send it."""
         if self._tokenizer is not None:
             self._tokenizer.stop(STOP_SECONDS)
-            self.turn(0.0)
+            self.turn(time.monotonic())
 
 
 def run(role: Role) -> None:

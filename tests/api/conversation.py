@@ -48,6 +48,7 @@ class Conversation:
 
     def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
         self.sent: list[tuple[Peer, bytes]] = []
+        self.unreachable: set[Peer] = set()
         self.mailbox = Mailbox(plan.items[0].head.api, 1, self._send, loop)
         for role in ("tokenizer", "detokenizer", "engine"):
             self.mailbox.take([control.encode_hello(Hello(role=role, index=0, incarnation=1, pid=1, version="0"))])
@@ -76,6 +77,8 @@ class Conversation:
         self._fresh = set(self.rids)
 
     def _send(self, peer: Peer, frame: bytes) -> bool:
+        if peer in self.unreachable:
+            return False
         self.sent.append((peer, frame))
         return True
 

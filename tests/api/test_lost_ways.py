@@ -86,3 +86,13 @@ def test_a_frame_without_a_head_is_dropped(conversation: Conversation, frame: by
     c = conversation
     c.mailbox.take([frame])
     assert c.mailbox.bad_frames == 1
+
+
+def test_an_end_that_a_restarting_detokenizer_did_not_hear_of_is_told_later(conversation: Conversation) -> None:
+    c = conversation
+    c.unreachable = {DETOKENIZER}
+    c.mailbox.link_changed(DETOKENIZER, False)
+    c.unreachable = set()
+    c.sent.clear()
+    back(c, DETOKENIZER)
+    assert sent(c, Kind.ABORT, DETOKENIZER) == 1

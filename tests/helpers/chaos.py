@@ -65,7 +65,8 @@ class Round(NamedTuple):
         kinds = {kind: len(self.of_kind(kind)) for kind in sorted({o.kind for o in self.outcomes})}
         said = Counter(outcome.detail[:80] for outcome in self.of_kind("error"))
         return (
-            f"{' + '.join(map(str, self.faults))}: {kinds} {dict(said)}, last error after {self.longest('error', 'cut'):.2f} s, "
+            f"{' + '.join(map(str, self.faults))}: {kinds} {dict(said)}, "
+            f"last error after {self.longest('error', 'cut'):.2f} s, "
             f"ready after {self.recovered - self.over:.2f} s"
         )
 

@@ -53,7 +53,8 @@ class Script:
 
 def unchunk(raw: bytes) -> tuple[bytes, bool]:
     """The body behind chunked transfer coding, and whether its end has come."""
-    out, at = [], 0
+    out: list[bytes] = []
+    at = 0
     while (line := raw.find(b"\r\n", at)) >= 0:
         size = int(raw[at:line], 16)
         if size == 0:
