@@ -10,6 +10,7 @@ token, bounded memory.
 
 from __future__ import annotations
 
+import abc
 from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,7 @@ class StreamCall(Call):
         return errorbody.openai_stream_error(as_error(fault, self.plan.kind))
 
 
-class StreamChoice(Choice):
+class StreamChoice(Choice, abc.ABC):
     """One choice of an event stream. Subclasses say what their events look like."""
 
     __slots__ = (
@@ -145,21 +146,21 @@ class StreamChoice(Choice):
         self._framing = len(self._before) + len(after)
 
     # -- what a family of events looks like
+    @abc.abstractmethod
     def affixes(self) -> tuple[bytes, bytes]:
         """The bytes before and behind the escaped text of a plain event."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def is_plain(self) -> bool:
         """Whether the events of this choice need nothing but text once the first is out."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> Sequence[Buffer]:
         """The events of one delta that is not plain, in pieces; also the first one of a choice."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def end_events(self, end: End) -> Sequence[Buffer]:
         """The events of the end, with the last text, in pieces."""
-        raise NotImplementedError
 
     # -- what arrives
     def begin(self, prompt_tokens: int, cached_tokens: int) -> None:
