@@ -86,7 +86,7 @@ class Prompts:
         self._number += 1
         rid = f"r{self._number}"
         head = RequestHead(rid=rid, sampling=SamplingParams(max_new_tokens=8))
-        item = WorkItem(head=head, rids=[rid], serials=[self._number], open=OpenItem(rid=rid))
+        item = WorkItem(head=head, rids=[rid], open=OpenItem(rid=rid))
         return msgspec.structs.replace(item, **fields)
 
     def ms(self, item: WorkItem) -> float:

@@ -99,7 +99,7 @@ def serve(folder: str, pipe: Connection) -> None:
 def send_requests(socket: zmq.Socket[bytes], rids: list[str], ids: int, in_frame: int) -> None:
     """Send requests with `ids` prompt ids each, `in_frame` of them in a frame."""
     sampling = SamplingParams(max_new_tokens=256)
-    heads = [RequestHead(rid=rid, serial=at, sampling=sampling, stream=True) for at, rid in enumerate(rids)]
+    heads = [RequestHead(rid=rid, sampling=sampling, stream=True) for rid in rids]
     prompt = array("q", range(1000, 1000 + ids))
     for at in range(0, len(heads), in_frame):
         some = heads[at : at + in_frame]

@@ -49,7 +49,6 @@ class Api:
         """No new requests."""
         self.open_calls = 0
         self._context: AdmissionContext | None = None
-        self._serial = 0
         self._bodies = Bodies(role.settings.max_bodies_bytes)
         self.family = Family(role, mailbox)
         self._table: dict[tuple[str, str], Route] = {
@@ -114,15 +113,14 @@ class Api:
             context = self._context = AdmissionContext(self.settings, facts, self.new_rid, self.role.me.number)
         return context
 
-    def new_rid(self, public: str | None) -> tuple[str, int]:
-        """A wire id that has never been used, and the serial number of the request."""
-        self._serial += 1
+    def new_rid(self, public: str | None) -> str:
+        """A wire id that has never been used."""
 
         def fresh() -> str:
             made = uuid.uuid4().hex
             return made if public is None else f"{public}.{made[:12]}"
 
-        return (self.mailbox.open_rid(fresh) if self.mailbox.shut_shards else fresh()), self._serial
+        return self.mailbox.open_rid(fresh) if self.mailbox.shut_shards else fresh()
 
     def use_keys(self) -> None:
         """Take the keys of clients from the settings of now."""

@@ -39,13 +39,13 @@ class AdmissionContext:
         self,
         settings: Settings,
         facts: LaunchFacts | None,
-        new_rid: Callable[[str | None], tuple[str, int]],
+        new_rid: Callable[[str | None], str],
         api: int = 0,
     ) -> None:
         self.settings = settings
         self.facts = facts
         self.new_rid = new_rid
-        """From the client's own id to a wire id and serial number that have never been used; called once a sample."""
+        """From the client's own id to a wire id that has never been used; called once a sample."""
         self.api = api
         known = LaunchFacts() if facts is None else facts
         raw = known.raw
@@ -155,15 +155,13 @@ class Plan:
         """Add a prompt: give each sample its wire id, and complete `head` and what the detokenizer must know."""
         if ids is None and not ctx.has_tokenizer:
             raise RequestError("text is unavailable when skip_tokenizer_init=True; send input_ids", param="text")
-        made = [ctx.new_rid(head.public_rid) for _ in range(self.n)]
-        head.rid, head.serial = made[0]
-        head.api, head.stream = ctx.api, self.stream
+        rids = [ctx.new_rid(head.public_rid) for _ in range(self.n)]
+        head.rid, head.api, head.stream = rids[0], ctx.api, self.stream
         self.ids.append(array("q") if ids is None else ids)
         self.items.append(
             WorkItem(
                 head=head,
-                rids=[rid for rid, _ in made],
-                serials=[serial for _, serial in made],
+                rids=rids,
                 open=self._open(ctx, head, echoes_ids=self.echo and text is None),
                 text=text,
                 chat=chat,

@@ -67,7 +67,7 @@ class Prober:
     def _call(self) -> tuple[Call, Choice]:
         rid, api = probe_rid(), self._mailbox.number
         plan = Plan.probe()
-        item = WorkItem(head=probe_head(rid), rids=[rid], serials=[0], open=OpenItem(rid=rid, api=api), has_ids=True)
+        item = WorkItem(head=probe_head(rid), rids=[rid], open=OpenItem(rid=rid, api=api), has_ids=True)
         item.head.api = api
         plan.items.append(item)
         call = Call(plan, asyncio.get_running_loop(), rid)

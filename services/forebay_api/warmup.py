@@ -44,12 +44,11 @@ async def warm_prefixes(api: Api, call: Call) -> None:
 
 
 def _without_output(api: Api, item: WorkItem) -> WorkItem:
-    rid, serial = api.new_rid(item.head.public_rid)
+    rid = api.new_rid(item.head.public_rid)
     replace = msgspec.structs.replace
     head = replace(
         item.head,
         rid=rid,
-        serial=serial,
         stream=False,
         sampling=SamplingParams(max_new_tokens=0, top_k=1),
         return_logprob=False,
@@ -70,7 +69,7 @@ def _without_output(api: Api, item: WorkItem) -> WorkItem:
         return_logprob=False,
         return_hidden_states=False,
     )
-    return replace(item, head=head, rids=[rid], serials=[serial], open=opened)
+    return replace(item, head=head, rids=[rid], open=opened)
 
 
 def _end_samples(call: Call, prompt: int, end: End) -> None:

@@ -170,9 +170,9 @@ def _fan_out(item: WorkItem, ids: Ids) -> Admission:
     base = item.head.sampling
     tail = ids[-TAIL:].tolist()
     opens, heads = [], []
-    for at, (rid, serial) in enumerate(zip(item.rids, item.serials, strict=True)):
+    for at, rid in enumerate(item.rids):
         sampling = replace(base, n=1, sampling_seed=_seed(base, at))
-        heads.append(replace(item.head, rid=rid, serial=serial, sampling=sampling))
+        heads.append(replace(item.head, rid=rid, sampling=sampling))
         opens.append(
             replace(
                 item.open,

@@ -99,7 +99,7 @@ class Calls:
             reasoning_effort=fields.get("reasoning_effort"),
             chat_template=fields.get("chat_template"),
         )
-        item = WorkItem(head=RequestHead(rid=""), rids=[], serials=[], open=OpenItem(rid=""), chat=chat)
+        item = WorkItem(head=RequestHead(rid=""), rids=[], open=OpenItem(rid=""), chat=chat)
         pieces = self._admitter.chat_pieces(item)
         for piece in pieces:
             checks.text_bytes(piece.text, "messages")

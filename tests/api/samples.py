@@ -25,9 +25,8 @@ def context(facts: dict[str, Any] | None = None, **settings: Any) -> AdmissionCo
     """A context with a vocabulary of 100 ids and a context of 64 tokens. `facts` are what the engine said besides."""
     count = itertools.count(1)
 
-    def new_rid(public: str | None) -> tuple[str, int]:
-        serial = next(count)
-        return f"{public or 'fresh'}.{serial}", serial
+    def new_rid(public: str | None) -> str:
+        return f"{public or 'fresh'}.{next(count)}"
 
     known = {"vocab_size": VOCABULARY, "context_length": CONTEXT, "served_model_name": "served", **(facts or {})}
     fields = {name: value for name, value in known.items() if name in LaunchFacts.__struct_fields__}

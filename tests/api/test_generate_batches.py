@@ -224,18 +224,14 @@ def test_prompts_alone_are_limited() -> None:
 def test_no_wire_id_is_made_for_a_refused_request() -> None:
     ctx = context()
     refusal(generate, ctx, text=THREE, sampling_params={"top_p": 0})
-    assert generate(ctx).items[0].serials == [1]
+    assert generate(ctx).items[0].rids == ["fresh.1"]
 
 
 # ---------------------------------------------------------------- ids
 def test_every_sample_has_its_own_wire_id() -> None:
     plan = generate(text=["a", "b"], sampling_params={"n": 2})
     assert [item.rids for item in plan.items] == [["fresh.1", "fresh.2"], ["fresh.3", "fresh.4"]]
-    assert [item.serials for item in plan.items] == [[1, 2], [3, 4]]
-    assert [(item.head.rid, item.head.serial, item.head.api) for item in plan.items] == [
-        ("fresh.1", 1, 3),
-        ("fresh.3", 3, 3),
-    ]
+    assert [(item.head.rid, item.head.api) for item in plan.items] == [("fresh.1", 3), ("fresh.3", 3)]
 
 
 @pytest.mark.parametrize(

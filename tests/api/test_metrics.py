@@ -58,7 +58,7 @@ def call_of(loop: asyncio.AbstractEventLoop, prompts: int = 1, n: int = 1, **pla
     for prompt in range(prompts):
         rids = [f"{prompt}-{sample}" for sample in range(n)]
         head = RequestHead(rid=rids[0], sampling=sampling, extra=extra)
-        item = WorkItem(head=head, rids=rids, serials=[0] * n, open=OpenItem(rid=rids[0]))
+        item = WorkItem(head=head, rids=rids, open=OpenItem(rid=rids[0]))
         call.plan.items.append(item)
         call.choices += [Choice(call, rid, len(call.choices) + at, item, prompt) for at, rid in enumerate(rids)]
     return call

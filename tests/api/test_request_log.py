@@ -30,7 +30,7 @@ def with_call(http: Exchange, *, text: str | None = "hello", n: int = 1, **plan:
     loop.close()
     chat = None if text is not None else ChatPrompt(messages=b'[{"role": "user"}]')
     rids = [f"w{sample}" for sample in range(n)]
-    item = WorkItem(head=RequestHead(rid="w"), rids=rids, serials=[0] * n, open=OpenItem(rid="w"), text=text, chat=chat)
+    item = WorkItem(head=RequestHead(rid="w"), rids=rids, open=OpenItem(rid="w"), text=text, chat=chat)
     call.plan.items.append(item)
     call.choices = [Choice(call, rid, at, item, 0) for at, rid in enumerate(rids)]
     return call

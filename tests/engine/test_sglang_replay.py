@@ -55,9 +55,9 @@ def _tables() -> Tables:
 def _context() -> AdmissionContext:
     made: defaultdict[str | None, int] = defaultdict(int)
 
-    def new_rid(public: str | None) -> tuple[str, int]:
+    def new_rid(public: str | None) -> str:
         made[public] += 1
-        return f"{public}.{made[public] - 1}", 0
+        return f"{public}.{made[public] - 1}"
 
     facts = LaunchFacts(vocab_size=VOCABULARY, context_length=8192, hidden_size=KEPT, weight_version="default")
     return AdmissionContext(Settings(), facts, new_rid)

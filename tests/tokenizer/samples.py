@@ -159,8 +159,7 @@ def work(**fields: Any) -> WorkItem:
     sampling = fields.pop("sampling", None) or SamplingParams(max_new_tokens=4)
     rids = fields.pop("rids", ["r0"])
     head = RequestHead(rid=rids[0], api=2, sampling=sampling, **fields.pop("head", {}))
-    serials = list(range(7, 7 + len(rids)))
-    return WorkItem(head=head, rids=rids, serials=serials, open=OpenItem(rid=rids[0]), **fields)
+    return WorkItem(head=head, rids=rids, open=OpenItem(rid=rids[0]), **fields)
 
 
 def admitter(

@@ -34,10 +34,8 @@ from forebay.wire.messages import (
     WorkItem,
 )
 
-HEAD = RequestHead(rid="r", serial=3, sampling=SamplingParams(stop=["x"], logit_bias={5: 1.5}), extra={"a": [1, None]})
-WORK = WorkItem(
-    head=HEAD, rids=["r", "s"], serials=[3, 4], open=OpenItem(rid="r"), chat=ChatPrompt(messages=b'[{"role":"user"}]')
-)
+HEAD = RequestHead(rid="r", sampling=SamplingParams(stop=["x"], logit_bias={5: 1.5}), extra={"a": [1, None]})
+WORK = WorkItem(head=HEAD, rids=["r", "s"], open=OpenItem(rid="r"), chat=ChatPrompt(messages=b'[{"role":"user"}]'))
 DELTAS = Deltas(
     source=1,
     epoch=9,

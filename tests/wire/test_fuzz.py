@@ -101,7 +101,7 @@ def read_egress(frame: bytes) -> Any:
 HEAD = RequestHead(rid="r", public_rid="p", sampling=SamplingParams(stop=["x"], logit_bias={5: 1.5}), extra={"a": [1]})
 FRAMES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "work": (
-        ingress.encode_work([WorkItem(head=HEAD, rids=["r"], serials=[1], open=OpenItem(rid="r"))], [array("q", [1])]),
+        ingress.encode_work([WorkItem(head=HEAD, rids=["r"], open=OpenItem(rid="r"))], [array("q", [1])]),
         ingress.decode_work,
     ),
     "admit": (ingress.encode_admit([HEAD, HEAD], [array("q", [1, 2]), array("q", [3])]), ingress.decode_admit),

@@ -64,8 +64,6 @@ class RequestName(msgspec.Struct, array_like=True, kw_only=True):
 
     rid: str
     api: int = 0
-    serial: int = 0
-    """Unique within the api process that owns the request; with `api` it names the request for ever."""
     attempt: int = 0
     """0 for the first sending; more when a request is sent again after a tokenizer died."""
     public_rid: str | None = None
@@ -148,7 +146,6 @@ class WorkItem(msgspec.Struct, array_like=True, kw_only=True):
 
     head: RequestHead
     rids: list[str]
-    serials: list[int]
     open: OpenItem
     text: str | None = None
     chat: ChatPrompt | None = None

@@ -43,7 +43,7 @@ def hello(role: str, **more: object) -> bytes:
 
 
 FRAMES = {
-    "work": ingress.encode_work([WorkItem(head=HEAD, rids=["w"], serials=[1], open=OpenItem(rid="w"))], [array("q")]),
+    "work": ingress.encode_work([WorkItem(head=HEAD, rids=["w"], open=OpenItem(rid="w"))], [array("q")]),
     "admit": ingress.encode_admit([HEAD], [array("q", [40, 41, 42])]),
     "open": control.encode_opens([OpenItem(rid="stranger", api=0, stream=True)]),
     "egress": EgressEncoder(1).encode(BATCH),
