@@ -15,7 +15,8 @@ from forebay.tally import Tally
 from forebay.topology import Peer
 from forebay.wire import control, ingress
 from forebay.wire.frames import Buffer, Kind, kind_of
-from forebay.wire.messages import AbortRequest, RequestFault, RequestName
+from forebay.wire.lives import Owners
+from forebay.wire.messages import STALE, AbortRequest, RequestFault, RequestName
 
 DRAIN_LIMIT = 256
 """Requests that one `drain` returns unless it is told otherwise; also the frames beyond those that it may read."""
@@ -39,8 +40,7 @@ class Intake(Gated):
         self._decoder = decoder
         self._served = {peer.number for peer in self._apis}
         """The api processes whose requests are taken: all but those that went away."""
-        self._lives: dict[int, int] = {}
-        """Which life of each api process has greeted."""
+        self._lives = Owners()
         self._next_look = 0.0
         self._tally: Tally | None = None
         self.bad_frames = 0
@@ -115,11 +115,8 @@ class Intake(Gated):
                 self._control(request)
             elif kind is Kind.HELLO:
                 hello = control.decode_hello(frame)
-                if hello.role == "api" and self._lives.get(hello.index) == hello.incarnation:
-                    # Its link to us has broken, ours to it may have stood: it has forgotten our greeting.
-                    self._links.send(Peer("api", hello.index), self._links.greeting())
                 if hello.role == "api":
-                    self._lives[hello.index] = hello.incarnation
+                    self._greeted(hello.index, hello.incarnation)
             else:
                 raise PeerError(f"a {kind.name} frame has no business in the engine")
         except PeerError as error:
@@ -134,11 +131,11 @@ class Intake(Gated):
                 self._refuse(RequestFault(rid, 500, "the request was damaged on its way to the engine"))
             raise
         ledger, served, gate_closed = self._ledger, self._served, self._gate.closed
-        early = bool(ledger.early_aborts)
+        early, present = bool(ledger.early_aborts), self._lives.present
         for name, request in zip(names, requests, strict=True):
             if not ledger.begin(name):
                 continue
-            if (early or name.api not in served) and not self._wanted(name):
+            if (early or name.api not in served or name.life != present.get(name.api)) and not self._wanted(name):
                 continue
             if gate_closed:
                 self._enter(name.rid, request)
@@ -148,9 +145,15 @@ class Intake(Gated):
             self._refuse(fault)
 
     def _wanted(self, name: RequestName) -> bool:
-        """Whether somebody waits for a new request: its abort may have come before it, its api process may be gone."""
+        """Whether somebody waits for a new request: its abort may have come before it, its api process may be gone, or
+        have started anew since."""
         rid = name.rid
         early = self._ledger.aborted_early(rid)
+        if early is None and self._lives.over(name.api, name.life):
+            self._ledger.end(rid)
+            log.info("left out a request of an earlier life of api-%d", name.api)
+            self._tell_stale(name.api, [rid])
+            return False
         if early is None and name.api in self._served:
             return True
         if early is not None and early.reason == "user":
@@ -197,6 +200,23 @@ class Intake(Gated):
                 self._tell(owner, [RequestFault(rid, 503, f"{message}; send the request again", "unavailable_error")])
 
     # ---------------------------------------------------------------- links
+    def _greeted(self, api: int, life: int) -> None:
+        """An api process has introduced itself; what an earlier life of it has here is nobody's."""
+        if self._lives.present.get(api) == life:
+            # Its link to us has broken, ours to it may have stood: it has forgotten our greeting.
+            self._links.send(Peer("api", api), self._links.greeting())
+            return
+        self._lives.greeted(api, life)
+        stale = self._ledger.of_api(api, before=life)
+        self._forsake(stale, f"api-{api} has started anew")
+        self._tell_stale(api, stale)
+
+    def _tell_stale(self, api: int, rids: list[str]) -> None:
+        """Mostly nobody knows these requests; but a greeting may have been wrong, or a clock set back."""
+        if rids:
+            why = f"the request is of an earlier life of api-{api}; send it again"
+            self._tell(api, [RequestFault(rid, 503, why, STALE) for rid in rids])
+
     def _look(self, now: float) -> None:
         """See which links came up or went down, and send what could not be sent before."""
         self._next_look = now + MONITOR_EVERY
@@ -218,9 +238,12 @@ class Intake(Gated):
         """The requests of an api process that is gone are nobody's any more."""
         self._served.discard(api)
         self._owed.pop(api, None)
-        for rid in self._ledger.of_api(api):
+        self._gate.cancel_api(api)
+        self._forsake(self._ledger.of_api(api), f"api-{api} is away")
+
+    def _forsake(self, rids: list[str], why: str) -> None:
+        for rid in rids:
             self._ledger.end(rid)
             if self._gate.held.pop(rid, None) is None:
-                self._waiting.append(AbortRequest(rid, "client", f"api-{api} is away"))
-        self._gate.cancel_api(api)
+                self._waiting.append(AbortRequest(rid, "client", why))
         self._settle()

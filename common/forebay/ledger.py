@@ -49,8 +49,8 @@ class Ledger:
 
     def __init__(self, shards: int = 1) -> None:
         """`shards`: number of detokenizers."""
-        self._live: dict[str, tuple[int, str | None, int]] = {}
-        """rid -> (owning api process, what the client calls it where that differs, detokenizer)"""
+        self._live: dict[str, tuple[int, str | None, int, int]] = {}
+        """rid -> (owning api process, what the client calls it where that differs, detokenizer, life of the owner)"""
         self._shards: list[set[str]] = [set() for _ in range(shards)]
         self._public: dict[str, set[str]] = {}
         self._ended: Recent[None] = Recent()
@@ -67,9 +67,11 @@ class Ledger:
         entry = self._live.get(rid)
         return None if entry is None else entry[0]
 
-    def of_api(self, number: int) -> list[str]:
-        """The live requests of an api process."""
-        return [rid for rid, entry in self._live.items() if entry[0] == number]
+    def of_api(self, number: int, before: int | None = None) -> list[str]:
+        """The live requests of an api process, or those of its lives before `before`."""
+        return [
+            rid for rid, entry in self._live.items() if entry[0] == number and (before is None or entry[3] < before)
+        ]
 
     def of_shard(self, number: int) -> Set[str]:
         """The live requests whose text a detokenizer makes. Changes with the ledger."""
@@ -82,7 +84,7 @@ class Ledger:
             return False
         public = request.public_rid
         shard = shard_of(rid, len(self._shards)) if len(self._shards) > 1 else 0
-        self._live[rid] = (request.api, public, shard)
+        self._live[rid] = (request.api, public, shard, request.life)
         self._shards[shard].add(rid)
         if public is not None:
             self._public.setdefault(public, set()).add(rid)
@@ -93,7 +95,7 @@ class Ledger:
         entry = self._live.pop(rid, None)
         if entry is None:
             return False
-        _, public, shard = entry
+        _, public, shard, _ = entry
         self._shards[shard].discard(rid)
         self._ended.put(rid, None)
         if public is not None:

@@ -1,4 +1,4 @@
-"""A process that must not outlive its supervisor: the kernel sends it SIGTERM when the supervisor dies, however."""
+"""The life of a process: the number that names it, and its end when the supervisor dies, however that happens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 
 from forebay.errors import StartError
@@ -35,3 +36,12 @@ def die_with_parent(expected_ppid: int | None) -> None:
             raise StartError(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != expected_ppid:
         raise StartError(f"the supervisor (process {expected_ppid}) is gone")
+
+
+def new_incarnation() -> int:
+    """A number that names one life of a process, larger than those of the lives before it: nanoseconds since 1970.
+
+    Who has met a life refuses what older ones have left (`forebay.wire.lives`). When the wall clock was set back in
+    between, the order is wrong until that life has greeted; then a process may see an error, and never a hang.
+    """
+    return time.time_ns()

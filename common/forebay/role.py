@@ -30,7 +30,7 @@ from forebay.errors import ForebayError, PeerError, SettingsError
 from forebay.facts import LaunchFacts, read_blob
 from forebay.housekeeping import HOUSEKEEPING, keep_house
 from forebay.keys import load_keys
-from forebay.lifetime import die_with_parent, parent_pid
+from forebay.lifetime import die_with_parent, new_incarnation, parent_pid
 from forebay.links import LINGER_MS, Links
 from forebay.logs import set_up
 from forebay.notify import Notifier
@@ -38,7 +38,7 @@ from forebay.reload import RELOADED, reloaded, set_level
 from forebay.rundir import check_private, clear_stale, lock_process
 from forebay.settings import Settings
 from forebay.tally import Tally
-from forebay.topology import Peer, Topology, new_incarnation
+from forebay.topology import Peer, Topology
 from forebay.wire import control
 from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import Hello

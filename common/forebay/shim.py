@@ -25,11 +25,12 @@ from forebay.facts import make_blob
 from forebay.intake import Intake
 from forebay.keys import load_keys
 from forebay.launch import Services, start_services
+from forebay.lifetime import new_incarnation
 from forebay.links import LINGER_MS, Links
 from forebay.listen import client_url
 from forebay.rundir import clear_socket
 from forebay.settings import Settings
-from forebay.topology import Peer, Topology, check_endpoints, new_incarnation, socket_path
+from forebay.topology import Peer, Topology, check_endpoints, socket_path
 from forebay.wire import ingress
 from forebay.wire.messages import AbortRequest, ControlRequest, GenerateRequest
 

@@ -6,7 +6,6 @@ of different roles are all linked, in both directions, so that each notices with
 
 from __future__ import annotations
 
-import os
 import re
 import zlib
 from collections.abc import Mapping
@@ -91,11 +90,6 @@ def check_endpoints(endpoints: Mapping[str, object]) -> None:
 def socket_path(run_dir: Path, peer: Peer) -> Path:
     """The socket file of a process's inbox."""
     return run_dir / f"{peer}.sock"
-
-
-def new_incarnation() -> int:
-    """A number that names one life of a process: 48 random bits, so that it never repeats in practice."""
-    return int.from_bytes(os.urandom(6), "little")
 
 
 def shard_of(rid: str, shards: int) -> int:

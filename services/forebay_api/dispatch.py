@@ -39,6 +39,8 @@ class Dispatch(Table):
             self._unsent[call] = (choices, ids)
             return
         items = list({id(choice.item): choice.item for choice in choices}.values())
+        for item in items:
+            item.head.life = item.open.life = self._life
         frame = ingress.encode_work(items, ids)
         for turn in range(len(live)):
             peer = live[(self._next_tokenizer + turn) % len(live)]

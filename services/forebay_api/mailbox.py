@@ -12,7 +12,7 @@ from forebay.wire import control
 from forebay.wire.deltas import decode_deltas
 from forebay.wire.embeddings import decode_embeddings
 from forebay.wire.frames import Kind, kind_of
-from forebay.wire.messages import AbortRequest, Hello, RequestFault
+from forebay.wire.messages import STALE, AbortRequest, Hello, RequestFault
 from forebay.wire.steady import open_texts
 from forebay_api.calls import Choice, as_error
 from forebay_api.delivery import Delivery
@@ -89,6 +89,8 @@ class Mailbox(Delivery):
         elif kind is Kind.ABORT:
             for abort in control.decode_aborts(frame):
                 self.abort(abort.rid, everything=abort.abort_all, relayed=True)
+        elif kind is Kind.UNHEARD:
+            self._disown(control.decode_unheard(frame))
         elif kind is Kind.CONTROL:
             self.on_control(control.decode_control(frame))
         else:
@@ -100,6 +102,8 @@ class Mailbox(Delivery):
             self._asks.answer(fault.rid, as_error(fault))
             return
         self._fail(choice, fault)
+        if fault.type == STALE:
+            self.greet()
         self._end_sent_before(choice.call, [choice])
         frame = control.encode_aborts([AbortRequest(fault.rid, "lost")])
         self._send(Peer("detokenizer", choice.detokenizer), frame)

@@ -16,7 +16,7 @@ from forebay.housekeeping import keep_house
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.lives import Lives
-from forebay.wire.messages import AbortRequest, ControlRequest, Hello, Ids, RequestFault
+from forebay.wire.messages import AbortRequest, ControlRequest, Hello, Ids, RequestFault, Unheard
 from forebay_api.asks import Asks
 from forebay_api.calls import Call, Choice
 from forebay_api.pace import Pace, clock
@@ -43,12 +43,21 @@ class Table:
     """The running requests, their names, and all the ways in which they end. Opens no socket."""
 
     def __init__(
-        self, number: int, detokenizers: int, send: Send, loop: asyncio.AbstractEventLoop, *, apis: int = 1
+        self,
+        number: int,
+        detokenizers: int,
+        send: Send,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        apis: int = 1,
+        life: int = 0,
     ) -> None:
-        """`apis`: how many processes like this one share the engine."""
+        """`apis`: how many processes like this one share the engine. `life`: `Hello.incarnation` of this one."""
         self.number = number
         self.on_control: Callable[[ControlRequest], object] = keep_house
         """Applies a control call that another api process was asked and that concerns all of them."""
+        self.greet: Callable[[], object] = list
+        """Introduces this process to the others anew."""
         self.facts: LaunchFacts | None = None
         self.engine_frames = 0
         """Frames that show the engine at work; a health probe waits for the next one."""
@@ -58,6 +67,7 @@ class Table:
         self._loop = loop
         self._shards = detokenizers
         self._apis = apis
+        self._life = life
         self._table: dict[str, Choice] = {}
         self._public: dict[str, Call] = {}
         self._asks = Asks(number, send, loop)
@@ -142,6 +152,13 @@ class Table:
         if aborts:
             self._send(ENGINE, control.encode_aborts(aborts))
         return len(fresh)
+
+    def _disown(self, asked: Unheard) -> None:
+        """A detokenizer has heard nothing of these requests but their announcement: end those that are not ours."""
+        gone = [AbortRequest(rid, "client") for rid in asked.rids if rid not in self._table]
+        if gone:
+            for peer in (Peer("detokenizer", asked.source), ENGINE):
+                self._send(peer, control.encode_aborts(gone))
 
     def _named(self, public_rid: str) -> list[Choice]:
         """The running requests that a client's own name, or a wire id, stands for."""

@@ -142,7 +142,9 @@ async def _serve(role: Role, listener: socket.socket) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    mailbox = Mailbox(role.me.number, role.settings.detokenizers, _sender(role), loop, apis=role.settings.apis)
+    s = role.settings
+    mailbox = Mailbox(role.me.number, s.detokenizers, _sender(role), loop, apis=s.apis, life=role.incarnation)
+    mailbox.greet = role.links.greet_all
     post = Post(role, mailbox, loop)
     api = Api(role, mailbox)
     door = Door.of(role.settings, descriptors_for_clients())

@@ -89,9 +89,11 @@ class Outbox:
         """Tell the engine to stop a request."""
         self._mail.aborts.append(AbortRequest(rid, reason, message))
 
-    def fault(self, api: int, rid: str, status: int, message: str, param: str | None = None) -> None:
+    def fault(
+        self, api: int, rid: str, status: int, message: str, param: str | None = None, type_: str | None = None
+    ) -> None:
         """Answer a request with an error."""
-        self._mail.faults.append((api, RequestFault(rid, status, message, param=param)))
+        self._mail.faults.append((api, RequestFault(rid, status, message, type_, param)))
 
     def rows_of(self, api: int) -> list[str]:
         """The rows of the last frame for an api process."""

@@ -10,7 +10,8 @@ from operator import is_
 
 from forebay.errors import RequestError
 from forebay.wire.deltas import Deltas
-from forebay.wire.messages import OpenItem
+from forebay.wire.lives import Owners
+from forebay.wire.messages import STALE, OpenItem
 from forebay_detokenizer.outbox import Mail, Outbox, new_deltas
 from forebay_detokenizer.rows import EXPECTED, NOBODY, RowSet
 from forebay_detokenizer.sessions import Piece, Row, Session
@@ -53,6 +54,9 @@ class Requests:
         self._rows = RowSet([], [])
         self._stale = False
         self._out = Outbox(index, epoch)
+        self.lives = Owners()
+        self._doubts: set[str] = set()
+        """Requests without a row when `unheard` was called last."""
 
     def __len__(self) -> int:
         """Unfinished requests."""
@@ -77,7 +81,10 @@ class Requests:
             if item.rid in self._sessions:  # announced twice, because a tokenizer died in between
                 continue
             closed = self._closed.get(item.rid)
-            if closed is Closed.LOST:
+            if self.lives.over(item.api, item.life):
+                why = f"the request is of an earlier life of api-{item.api}; send it again"
+                self._refuse(item, 503, why, type_=STALE)
+            elif closed is Closed.LOST:
                 self._out.fault(item.api, item.rid, 503, "the request was announced too late; send it again")
             elif closed is Closed.STOPPED:  # the id is used again
                 self._closed.discard(item.rid)
@@ -105,8 +112,10 @@ class Requests:
                 if item.rid in self._sessions:
                     self._guard(session, partial(self._replay, session, row))
 
-    def _refuse(self, item: OpenItem, status: int, message: str, param: str | None = None) -> None:
-        self._out.fault(item.api, item.rid, status, message, param)
+    def _refuse(
+        self, item: OpenItem, status: int, message: str, param: str | None = None, type_: str | None = None
+    ) -> None:
+        self._out.fault(item.api, item.rid, status, message, param, type_)
         self._out.abort(item.rid, "lost", message)
         self._waiting.take(item.rid)
         self._closed.add(item.rid, Closed.REFUSED)
@@ -150,9 +159,25 @@ class Requests:
         self._closed.clear()
         self._stale = True
 
-    def forget_api(self, api: int) -> None:
-        """An api process is gone: its requests end in the engine, and nobody is told."""
-        for rid in [rid for rid, session in self._sessions.items() if session.api == api]:
+    def unheard(self) -> dict[int, list[str]]:
+        """By api process: the requests that have had no row since the call before this one. To be called now and then.
+
+        An engine with a long queue has many of these; but one that nobody has sent stays for ever, so the api process
+        is asked whether it has them.
+        """
+        rows = set(self._rows.rids)
+        without = [one for one in self._sessions.values() if not one.tokens and one.rid not in rows]
+        out: dict[int, list[str]] = {}
+        for session in without:
+            if session.rid in self._doubts:
+                out.setdefault(session.api, []).append(session.rid)
+        self._doubts = {session.rid for session in without}
+        return out
+
+    def forget_api(self, api: int, but: int | None = None) -> None:
+        """An api process is gone: its requests end in the engine. `but`: the life that has taken its place, whose
+        requests may have come before its greeting."""
+        for rid in [rid for rid, one in self._sessions.items() if one.api == api and (but is None or one.life != but)]:
             self._close(self._sessions[rid])
             self._out.abort(rid, "lost", "the api process is gone")
         self._out.forget_rows(api)

@@ -20,7 +20,7 @@ from forebay.wire import control
 from forebay.wire.deltas import encode_deltas
 from forebay.wire.egress import EgressDecoder
 from forebay.wire.frames import Kind
-from forebay.wire.messages import RequestFault
+from forebay.wire.messages import RequestFault, Unheard
 from forebay_detokenizer.tables import Tables
 from forebay_detokenizer.worker import Detokenizer
 
@@ -31,6 +31,9 @@ EARLY_FRAMES = 4096
 """Frames that wait while the tokenizer is being loaded."""
 TICK = 0.25
 """Seconds between looks at rows that wait for their `OpenItem`."""
+DOUBT = 2
+"""Times `open_wait` that an announced request may be without a row before its api process is asked about it; at most
+twice that. One that waits in the engine's queue is asked about again each time: 33 bytes."""
 
 
 class DetokenizerService:
@@ -42,7 +45,7 @@ class DetokenizerService:
         self._decoder = EgressDecoder()
         self._early: deque[tuple[Kind, bytes]] = deque(maxlen=EARLY_FRAMES)
         self._tables: Tables | None = None
-        self._next_tick = 0.0
+        self._next_tick = self._next_doubt = 0.0
         self._touched = False
         """Whether there may be something to send since the last turn."""
         self._apis = role.links.of_role("api")
@@ -61,6 +64,7 @@ class DetokenizerService:
             if engine is not None:
                 self._decoder.greeted(engine.incarnation)
             self._learn()
+            self._meet()
         elif kind not in (Kind.STEP, Kind.OPEN, Kind.EGRESS, Kind.ABORT):
             raise PeerError(f"a {kind.name} frame has no business in a detokenizer")
         elif self._core is None:
@@ -119,9 +123,18 @@ class DetokenizerService:
                 raise SettingsError("no tokenizer: set tokenizer_path, or let the engine tell it in its launch facts")
             self._tables = load_tables(path)
         self._core = self._make(self._tables, facts)
+        self._meet()
         self._role.ready(f"tokenizer of {path}")
         while self._early:
             self._work(self._core, *self._early.popleft())
+
+    def _meet(self) -> None:
+        """Tell the core which lives of the api processes are the present ones."""
+        if self._core is not None:
+            for peer in self._apis:
+                hello = self._role.hellos.get(peer)
+                if hello is not None:
+                    self._core.lives.greeted(peer.number, hello.incarnation)
 
     def _make(self, tables: Tables, facts: LaunchFacts) -> Detokenizer:
         s, role = self._role.settings, self._role
@@ -143,7 +156,9 @@ class DetokenizerService:
             return
         self._touched = True
         if peer.role == "api":
-            self._core.forget_api(peer.number)
+            hello = self._role.hellos.get(peer)
+            anew = hello is not None and hello.incarnation != self._core.lives.present.get(peer.number)
+            self._core.forget_api(peer.number, but=hello.incarnation if hello is not None and anew else None)
         elif peer == ENGINE:
             self._core.forget_all()
 
@@ -155,6 +170,9 @@ class DetokenizerService:
         if now >= self._next_tick:
             self._next_tick = now + TICK
             core.tick(now)
+            if now >= self._next_doubt:
+                self._next_doubt = now + DOUBT * self._role.settings.open_wait
+                self._ask_about(core)
         elif not self._touched:
             return TICK if core.waiting else None
         self._touched = False
@@ -175,6 +193,15 @@ class DetokenizerService:
         if self._touched:  # what could not be delivered has left errors to send
             return 0.0
         return TICK if core.waiting else None
+
+    def _ask_about(self, core: Detokenizer) -> None:
+        """Announced requests that have had no row for long: those that their api process does not have must go."""
+        for api, rids in core.unheard().items():
+            peer = Peer("api", api)
+            if peer in self._role.links.links:
+                self._role.links.send(peer, control.encode_unheard(Unheard(self._role.me.number, rids)))
+            else:
+                core.fail(rids, f"there is no {peer}")
 
     def idle(self) -> bool:
         """Whether no request is unfinished."""

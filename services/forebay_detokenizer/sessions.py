@@ -60,6 +60,7 @@ class Session:
         "ids",
         "interval",
         "kind",
+        "life",
         "rid",
         "skims",
         "tokens",
@@ -71,7 +72,7 @@ class Session:
         """Raises `RequestError` for a `stop_regex` that cannot be served, `DecodeError` for a prompt's tail."""
         self._item = item
         self.rid = item.rid
-        self.api = item.api
+        self.api, self.life = item.api, item.life
         self.interval = max(1, item.stream_interval)
         self.want_logprobs = item.return_logprob
         self.want_hidden = item.return_hidden_states

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from forebay.topology import Peer
-from forebay.wire import control
+from forebay.wire import control, ingress
 from forebay.wire.deltas import Deltas, encode_deltas
 from forebay.wire.frames import Kind, kind_of
-from forebay.wire.messages import RequestFault
+from forebay.wire.messages import STALE, AbortRequest, RequestFault, Unheard
+from forebay_api.calls import as_error
 from tests.api.conversation import Conversation, Talk
 from tests.api.samples import generate
 from tests.api.test_stopping_peers import hello
@@ -96,3 +97,42 @@ def test_an_end_that_a_restarting_detokenizer_did_not_hear_of_is_told_later(conv
     c.sent.clear()
     back(c, DETOKENIZER)
     assert sent(c, Kind.ABORT, DETOKENIZER) == 1
+
+
+# ---------------------------------------------------------------- requests of nobody
+def test_requests_that_are_not_ours_are_ended_where_they_are_asked_about(conversation: Conversation) -> None:
+    c = conversation
+    c.mailbox.take([control.encode_unheard(Unheard(0, [c.rids[0], "nobody"]))])
+    told = [(peer, control.decode_aborts(frame)) for peer, frame in c.sent if kind_of(frame) is Kind.ABORT]
+    assert told == [(peer, [AbortRequest("nobody", "client")]) for peer in (DETOKENIZER, ENGINE)]
+    assert not c.call.done.done()
+
+
+def test_requests_that_are_ours_are_not_touched(conversation: Conversation) -> None:
+    c = conversation
+    c.mailbox.take([control.encode_unheard(Unheard(0, c.rids))])
+    assert sent(c, Kind.ABORT, DETOKENIZER) == 0
+
+
+def test_who_takes_us_for_an_earlier_life_is_greeted_again(conversation: Conversation) -> None:
+    c = conversation
+    greeted: list[str] = []
+    c.mailbox.greet = lambda: greeted.append("again")
+    stale = RequestFault("nobody", 503, "the request is of an earlier life of api-3", STALE)
+    c.mailbox.take([control.encode_faults([stale])])
+    assert greeted == []
+    stale.rid = c.rids[0]
+    c.mailbox.take([control.encode_faults([stale])])
+    assert greeted == ["again"]
+    assert c.call.fault is not None
+    assert as_error(c.call.fault).status == 503
+
+
+def test_work_names_the_life_of_its_owner(talk: Talk) -> None:
+    c = talk(generate())
+    c.mailbox._life = 77
+    c.mailbox.link_changed(TOKENIZER, False)
+    back(c, TOKENIZER)
+    frame = [frame for peer, frame in c.sent if peer == TOKENIZER and kind_of(frame) is Kind.WORK][-1]
+    ((item, _),) = ingress.decode_work(frame)
+    assert (item.head.life, item.open.life) == (77, 77)

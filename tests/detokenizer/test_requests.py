@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.wire.messages import OpenItem
+from forebay.wire.messages import STALE, OpenItem
 from forebay_detokenizer.sessions import Row
 from forebay_detokenizer.waiting import Closed, ClosedRids, WaitingRows
 from tests.detokenizer.rig import LENGTH, Rig
@@ -300,3 +300,62 @@ def test_tokens_of_steps_with_several_each_are_counted(other: int, stream: bool)
     assert [rig.said(rid).text for rid in ("a", "b")] == ["hello", "hello world"[: 2 * other + 1]]
     ends = [rig.said(rid).end for rid in ("a", "b")]
     assert [end.completion_tokens for end in ends if end is not None] == [5, 2 * other + 1]
+
+
+# ---------------------------------------------------------------- requests of nobody
+def test_an_announcement_of_an_earlier_life_of_its_api_process_is_refused() -> None:
+    rig = Rig()
+    rig.core.lives.greeted(0, 5)
+    rig.open("old", life=4)
+    assert [(fault.rid, fault.status, fault.type) for _, fault in rig.faults] == [("old", 503, STALE)]
+    assert [(abort.rid, abort.reason) for abort in rig.aborts] == [("old", "lost")]
+    assert len(rig.core) == 0
+
+
+def test_an_announcement_of_a_new_life_may_come_before_its_greeting() -> None:
+    rig = Rig()
+    rig.core.lives.greeted(0, 5)
+    rig.open("new", life=6)
+    assert (len(rig.core), rig.faults) == (1, [])
+
+
+def test_requests_of_a_new_life_survive_the_end_of_the_old_one() -> None:
+    rig = Rig()
+    rig.open("old", life=4)
+    rig.open("new", life=5)
+    rig.open("other", api=1, life=4)
+    rig.core.forget_api(0, but=5)
+    rig.listen()
+    assert [abort.rid for abort in rig.aborts] == ["old"]
+    assert len(rig.core) == 2
+
+
+def test_requests_without_a_row_are_asked_about_from_the_second_look_on() -> None:
+    rig = Rig()
+    rig.open("a")
+    rig.open("b", api=1, stream=False)
+    assert rig.core.unheard() == {}
+    rig.open("c")
+    assert rig.core.unheard() == {0: ["a"], 1: ["b"]}
+    assert rig.core.unheard() == {0: ["a", "c"], 1: ["b"]}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_requests_with_a_row_are_not_asked_about(stream: bool) -> None:
+    rig = Rig()
+    rig.open("a", stream=stream)
+    rig.open("b", stream=stream)
+    rig.core.unheard()
+    rig.step({"a": byte_ids(b"a")})
+    assert rig.core.unheard() == {0: ["b"]}
+    rig.step({"b": byte_ids(b"b")})
+    assert rig.core.unheard() == {}
+
+
+def test_requests_that_wait_in_a_long_queue_stay() -> None:
+    rig = Rig()
+    rig.open()
+    for at in range(100):
+        rig.core.unheard()
+        rig.tick(10.0 * at)
+    assert rig.run(byte_ids(b"ab")).text == "ab"

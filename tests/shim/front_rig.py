@@ -33,6 +33,8 @@ from forebay.wire.messages import (
 
 T = TypeVar("T")
 ENGINE, TOKENIZER = Peer("engine", 0), Peer("tokenizer", 0)
+LIFE = 1
+"""The life of every service, unless a test says otherwise."""
 SECONDS = 5.0
 """What a test waits at most for anything."""
 
@@ -47,7 +49,7 @@ def until(condition: Callable[[], T], what: str) -> T:
 
 
 def head(rid: str, **fields: Any) -> RequestHead:
-    return RequestHead(rid=rid, **fields)
+    return RequestHead(rid=rid, **{"life": LIFE, **fields})
 
 
 def rids_of_shard(shard: int, shards: int, count: int = 1) -> list[str]:
@@ -89,7 +91,7 @@ class Rig:
         """A service starts, or starts again as another process."""
 
         def greet() -> bytes:
-            return control.encode_hello(Hello(role=peer.role, index=peer.number, incarnation=1, pid=1, version="t"))
+            return control.encode_hello(Hello(role=peer.role, index=peer.number, incarnation=LIFE, pid=1, version="t"))
 
         self.links[peer] = Links(self.context, peer, self.topology.address, [ENGINE], greet)
 
@@ -168,7 +170,7 @@ class Rig:
         """What the engine drains until it has taken everything that a service has sent so far."""
         self._marks += 1
         mark = f"mark-{self._marks}"
-        self.send(peer, ingress.encode_admit([head(mark)], [array("q")]))
+        self.send(peer, ingress.encode_admit([head(mark, life=1 << 62)], [array("q")]))
         out: list[Any] = []
 
         def marked() -> bool:

@@ -13,8 +13,8 @@ from forebay.topology import Peer
 from forebay.wire import control, ingress
 from forebay.wire.egress import EgressDecoder
 from forebay.wire.frames import Kind, pack_frame
-from forebay.wire.messages import Hello
-from tests.shim.front_rig import TOKENIZER, Rig, head, rids_of_shard, rig, rows, until
+from forebay.wire.messages import STALE, Hello
+from tests.shim.front_rig import LIFE, TOKENIZER, Rig, head, rids_of_shard, rig, rows, until
 
 API, SHARD = Peer("api", 0), Peer("detokenizer", 0)
 
@@ -225,11 +225,50 @@ def test_owner_of_a_request_that_a_detokenizer_never_heard_of_is_told() -> None:
 
 def test_second_greeting_of_an_api_process_is_answered_with_one() -> None:
     with rig() as r:
-        hello = Hello(role="api", index=0, incarnation=77, pid=1, version="v")
-        r.send(API, control.encode_hello(hello))
+        r.send(API, hello(LIFE))
         r.settle(API)
         while r.take(API, Kind.HELLO):
             continue
-        r.send(API, control.encode_hello(hello))
+        r.send(API, hello(LIFE))
         r.settle(API)
         assert control.decode_hello(r.next(API, Kind.HELLO)).role == "engine"
+
+
+# ---------------------------------------------------------------- lives of an api process
+def hello(life: int) -> bytes:
+    return control.encode_hello(Hello(role="api", index=0, incarnation=life, pid=1, version="v"))
+
+
+def test_request_of_an_earlier_life_of_its_api_process_is_refused() -> None:
+    with rig() as r:
+        r.admit(head("old", life=LIFE - 1))
+        assert r.settle() == []
+        assert [(fault.rid, fault.status, fault.type) for fault in r.faults()] == [("old", 503, STALE)]
+        assert not len(r.front._ledger)
+
+
+def test_request_of_a_new_life_may_come_before_its_greeting() -> None:
+    with rig() as r:
+        r.run(head("new", life=LIFE + 1))
+        r.send(API, hello(LIFE + 1))
+        r.settle(API)
+        r.run(head("newer", life=LIFE + 1))
+        assert sorted(r.front._ledger.of_api(0)) == ["new", "newer"]
+
+
+def test_new_life_of_an_api_process_ends_what_the_old_one_has_in_the_engine() -> None:
+    with rig() as r:
+        r.run(head("old"), head("new", life=LIFE + 1))
+        r.send(API, hello(LIFE + 1))
+        assert r.drain(1) == [AbortRequest("old", "client", "api-0 has started anew")]
+        assert [(fault.rid, fault.type) for fault in r.faults()] == [("old", STALE)]
+        assert r.front._ledger.of_api(0) == ["new"]
+
+
+def test_new_life_of_an_api_process_ends_what_the_old_one_has_at_the_gate() -> None:
+    with rig() as r:
+        r.front._gate.mode = "in_place"
+        r.admit(head("old"), head("new", life=LIFE + 1))
+        r.send(API, hello(LIFE + 1))
+        until(lambda: r.front.drain() or list(r.front._gate.held) == ["new"], "the end of the old one")
+        assert r.front._ledger.of_api(0) == ["new"]

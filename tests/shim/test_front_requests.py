@@ -50,7 +50,7 @@ from forebay.topology import Peer
 from forebay.wire import control, ingress
 from forebay.wire.frames import VERSION, Kind, pack_frame
 from forebay.wire.messages import Ids, RequestFault, SamplingParams
-from tests.shim.front_rig import TOKENIZER, head, rig, until
+from tests.shim.front_rig import LIFE, TOKENIZER, head, rig, until
 
 
 def rids(entries: list[Any]) -> list[str]:
@@ -59,7 +59,7 @@ def rids(entries: list[Any]) -> list[str]:
 
 def bad_head(rid: str) -> list[Any]:
     """A head whose `token_ids_logprob` is `[[0]]`."""
-    return [rid, 0, 0, None, SamplingParams(), False, True, -1, 0, [[0]]]
+    return [rid, 0, LIFE, 0, None, SamplingParams(), False, True, -1, 0, [[0]]]
 
 
 def raw_admit(heads: list[Any], lengths: list[int] | None = None, ids: int | None = None) -> bytes:
@@ -231,7 +231,7 @@ def test_bad_head_in_the_middle_is_answered_and_its_neighbours_are_not_touched()
 
 def test_reason_names_a_sampling_parameter() -> None:
     with rig() as r:
-        r.send(TOKENIZER, raw_admit([["bad", 0, 0, None, [5, 0, "hot"]]]))
+        r.send(TOKENIZER, raw_admit([["bad", 0, LIFE, 0, None, [5, 0, "hot"]]]))
         assert r.settle() == []
         assert r.faults()[0].message == "invalid request: Expected `float`, got `str` - at `sampling.temperature`"
 

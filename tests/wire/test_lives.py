@@ -6,8 +6,9 @@ import pytest
 
 from forebay.batch import GenerationBatch
 from forebay.errors import PeerError
+from forebay.lifetime import new_incarnation
 from forebay.wire.egress import EgressDecoder, EgressEncoder
-from forebay.wire.lives import INSISTS, Lives
+from forebay.wire.lives import INSISTS, Lives, Owners
 
 
 def step() -> GenerationBatch:
@@ -57,3 +58,28 @@ def test_a_new_life_whose_first_steps_were_missed_has_a_gap() -> None:
     engine.send_full()
     decoder.decode(engine.encode(step()))
     assert decoder.lost
+
+
+# ---------------------------------------------------------------- whose work it is
+def test_every_life_of_an_owner_is_taken_before_its_greeting() -> None:
+    assert not Owners().over(0, 1)
+
+
+def test_an_earlier_life_of_an_owner_is_over_and_a_later_one_is_not() -> None:
+    owners = Owners()
+    owners.greeted(1, 5)
+    assert [owners.over(1, life) for life in (4, 5, 6)] == [True, False, False]
+    assert not owners.over(0, 4)
+
+
+def test_the_word_of_an_owner_counts_also_when_its_clock_was_set_back() -> None:
+    owners = Owners()
+    owners.greeted(0, 5)
+    owners.greeted(0, 3)
+    assert not owners.over(0, 3)
+
+
+def test_later_lives_have_larger_numbers() -> None:
+    lives = [new_incarnation() for _ in range(100)]
+    assert lives == sorted(lives)
+    assert max(lives) < 1 << 63  # it travels as a 64-bit number

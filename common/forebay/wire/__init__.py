@@ -19,6 +19,7 @@ A frame is one ZeroMQ message:
 | ADMITTED | tokenizer -> api                | [Admitted]                               |                    |
 | STEP     | engine -> detokenizer           | fixed, see `steady`                      | ids                |
 | TEXTS    | detokenizer -> api              | fixed, see `steady`                      | msgpack texts      |
+| UNHEARD  | detokenizer -> api              | Unheard                                  |                    |
 | EMBEDDINGS | engine -> api                 | positional, see `embeddings`             | vectors, float32   |
 
 A frame with another version is refused with `PeerError` on the side that reads it. Nothing is ever pickled.

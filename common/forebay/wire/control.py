@@ -21,6 +21,7 @@ from forebay.wire.messages import (
     Hello,
     OpenItem,
     RequestFault,
+    Unheard,
 )
 
 T = TypeVar("T")
@@ -59,6 +60,7 @@ decode_aborts = _reader(Kind.ABORT, list[AbortRequest])
 decode_control = _reader(Kind.CONTROL, ControlRequest)
 decode_reply = _reader(Kind.REPLY, ControlReply)
 decode_admitted = _reader(Kind.ADMITTED, list[Admitted])
+decode_unheard = _reader(Kind.UNHEARD, Unheard)
 
 
 def encode_hello(hello: Hello) -> bytes:
@@ -97,6 +99,11 @@ def encode_reply(rid: str, payload: Any) -> bytes:
 def encode_admitted(items: Sequence[Admitted]) -> bytes:
     """Prompt ids for the api."""
     return _pack(Kind.ADMITTED, items)
+
+
+def encode_unheard(asked: Unheard) -> bytes:
+    """Which requests a detokenizer doubts."""
+    return _pack(Kind.UNHEARD, asked)
 
 
 _AS_THEY_ARE = frozenset({type(None), bool, bytes, float})

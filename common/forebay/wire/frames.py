@@ -33,6 +33,7 @@ class Kind(enum.IntEnum):
     EMBEDDINGS = 12
     STEP = 13
     TEXTS = 14
+    UNHEARD = 15
 
 
 _KINDS = {int(kind): kind for kind in Kind}

@@ -1,4 +1,4 @@
-"""Which life of a peer is the present one, so that a late frame of another is left out. Pure."""
+"""Which life of a peer is the present one, so that what another has left is left out. Pure."""
 
 from __future__ import annotations
 
@@ -33,3 +33,26 @@ class Lives:
             return False
         self.present = epoch
         return True
+
+
+class Owners:
+    """The present lives of the api processes, for whoever gets their work by way of a tokenizer.
+
+    A tokenizer that was frozen brings work of a life that has ended since. That of a new life may come before its own
+    greeting does, since they take different ways: so a life is over only when a later one has greeted.
+    """
+
+    __slots__ = ("present",)
+
+    def __init__(self) -> None:
+        self.present: dict[int, int] = {}
+        """By number of the api process: the life that has greeted last."""
+
+    def greeted(self, api: int, life: int) -> None:
+        """An api process has introduced itself. Its word counts also when an older life comes back by a clock that
+        was set back."""
+        self.present[api] = life
+
+    def over(self, api: int, life: int) -> bool:
+        """Whether a life of an api process has ended."""
+        return life < self.present.get(api, 0)

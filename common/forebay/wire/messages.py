@@ -64,6 +64,8 @@ class RequestName(msgspec.Struct, array_like=True, kw_only=True):
 
     rid: str
     api: int = 0
+    life: int = 0
+    """The life (`Hello.incarnation`) of the api process that owns the request: another one knows nothing of it."""
     attempt: int = 0
     """0 for the first sending; more when a request is sent again after a tokenizer died."""
     public_rid: str | None = None
@@ -127,6 +129,11 @@ class ControlReply(msgspec.Struct, array_like=True):
     payload: Any = None
 
 
+STALE = "stale"
+"""`RequestFault.type` of work that seems to be of an earlier life of its api process. An api process that has the
+request was taken for another one, so it greets again."""
+
+
 class RequestFault(msgspec.Struct, array_like=True):
     """One request ends with an error before or instead of its finish row."""
 
@@ -134,6 +141,7 @@ class RequestFault(msgspec.Struct, array_like=True):
     status: int
     message: str
     type: str | None = None
+    """The type of error that the client sees (`..._error`), where the status does not say it; or `STALE`."""
     param: str | None = None
 
 
@@ -173,6 +181,8 @@ class OpenItem(msgspec.Struct, array_like=True, kw_only=True):
 
     rid: str
     api: int = 0
+    life: int = 0
+    """The life of that api process."""
     stream: bool = False
     """False: text, ids and families are kept in the detokenizer and sent once, in the `End`."""
     skip_special_tokens: bool = True
@@ -195,6 +205,14 @@ class OpenItem(msgspec.Struct, array_like=True, kw_only=True):
     return_hidden_states: bool = False
     stream_interval: int = 1
     """Tokens an event: rows are held until this many have come."""
+
+
+class Unheard(msgspec.Struct, array_like=True):
+    """Announced requests that have had no row for a while. The api process aborts those that it does not have."""
+
+    source: int
+    """Number of the detokenizer that asks."""
+    rids: list[str]
 
 
 class Pairs(msgspec.Struct, array_like=True):
@@ -246,8 +264,8 @@ class End(msgspec.Struct, array_like=True, kw_only=True):
 class Hello(msgspec.Struct, array_like=True, kw_only=True):
     """Sent on every link when it comes up, by both sides.
 
-    A changed `incarnation` says that the peer has died and started again. `blob` is the engine's launch facts
-    as JSON text (secrets already taken out), None from the other roles.
+    A changed `incarnation` says that the peer has died and started again; later lives have larger ones. `blob` is the
+    engine's launch facts as JSON text (secrets already taken out), None from the other roles.
     """
 
     role: str

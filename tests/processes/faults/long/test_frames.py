@@ -29,23 +29,25 @@ from forebay.wire.messages import (
     SamplingParams,
     WorkItem,
 )
-from tests.helpers.chaos import assert_idle
+from tests.helpers.chaos import assert_idle, depths
 from tests.helpers.front import Front, running, wait_for
 from tests.helpers.load import Load
 from tests.helpers.models import make_tokenizer
 
-HEAD = RequestHead(rid="stranger", sampling=SamplingParams(max_new_tokens=30), stream=True)
+LATER = 1 << 62
+"""A life that no process knows: its work is taken, since its greeting may be late."""
+HEAD = RequestHead(rid="stranger", life=LATER, sampling=SamplingParams(max_new_tokens=30), stream=True)
 BATCH = GenerationBatch(["stranger"], [array("q", [40])], [None], [3])
 
 
-def hello(role: str, **more: object) -> bytes:
-    return control.encode_hello(Hello(role=role, index=0, incarnation=7, pid=1, version="0", **more))  # type: ignore[arg-type]
+def hello(role: str, life: int = 7, **more: object) -> bytes:
+    return control.encode_hello(Hello(role=role, index=0, incarnation=life, pid=1, version="0", **more))  # type: ignore[arg-type]
 
 
 FRAMES = {
     "work": ingress.encode_work([WorkItem(head=HEAD, rids=["w"], open=OpenItem(rid="w"))], [array("q")]),
     "admit": ingress.encode_admit([HEAD], [array("q", [40, 41, 42])]),
-    "open": control.encode_opens([OpenItem(rid="stranger", api=0, stream=True)]),
+    "open": control.encode_opens([OpenItem(rid="stranger", api=0, life=LATER, stream=True)]),
     "egress": EgressEncoder(1).encode(BATCH),
     "deltas": encode_deltas(Deltas(0, 9, 4, ["stranger"], ["x"], ends=[End(rid="e", reason={"type": "stop"})])),
     "faults": control.encode_faults([RequestFault("stranger", 400, "no")]),
@@ -145,7 +147,7 @@ def test_frames_with_flipped_bytes_end_no_process_and_leave_nothing(
 ) -> None:
     chance = random.Random(2)
     pids = front.pids()
-    kinds = [kind for kind in FRAMES if kind not in ("open", "work")]  # these may be whole requests of nobody
+    kinds = [kind for kind in FRAMES if kind != "work"]  # it may be a whole request of nobody
     with Load(front.url, folder, clients=16, seed=12) as load:
         wait_for(lambda: load.streaming > 4, 10, "running streams")
         for name in stranger.sockets:
@@ -172,7 +174,7 @@ def test_a_step_of_an_engine_that_has_not_greeted_harms_nobody(front: Front, fol
 
 
 def test_a_request_that_only_the_engine_knows_is_given_up(front: Front, stranger: Stranger) -> None:
-    head = RequestHead(rid="orphan", sampling=SamplingParams(max_new_tokens=10**6), stream=True)
+    head = RequestHead(rid="orphan", life=LATER, sampling=SamplingParams(max_new_tokens=10**6), stream=True)
     stranger.send("engine-0", [ingress.encode_admit([head], [array("q", [40, 41, 42])])])
     wait_for(lambda: front.state()["num_running_reqs"] == 1, 5, "the orphan")
     wait_for(lambda: front.state()["num_running_reqs"] == 0, 5, "its end")
@@ -191,6 +193,29 @@ def test_a_second_greeting_of_another_life_ends_what_the_first_one_had(
     with front.client() as client:
         wait_for(lambda: client.get("/ready").status_code == 200, 10, "a front that is ready")
     assert_idle(front)
+
+
+def test_announcements_of_requests_that_do_not_exist_are_given_up(front: Front, stranger: Stranger) -> None:
+    opens = [OpenItem(rid=f"nobody-{at}", api=at % 3, life=LATER, stream=bool(at % 2)) for at in range(300)]
+    stranger.send("detokenizer-0", [control.encode_opens(opens)])
+    wait_for(lambda: depths(front)["detokenizer"] == len(opens), 5, "the entries")
+    assert_idle(front)
+
+
+@pytest.mark.parametrize("life", [7, LATER])
+def test_a_greeting_in_the_name_of_an_api_process_costs_errors_at_most(
+    front: Front, folder: Path, stranger: Stranger, life: int
+) -> None:
+    with Load(front.url, folder, clients=32, seed=16) as load:
+        wait_for(lambda: load.streaming > 10, 10, "running streams")
+        for name in ("engine-0", "detokenizer-0", "detokenizer-1"):
+            stranger.send(name, [hello("api", life)])
+        time.sleep(1)
+    assert not set(load.counts()) - {"whole", "error"}
+    assert_idle(front)
+    with Load(front.url, folder, clients=16, seed=17) as load:
+        time.sleep(1)
+    assert set(load.counts()) == {"whole"}
 
 
 def test_the_front_serves_on_after_all_of_it(front: Front) -> None:
