@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the link costs an engine: CPU time of its thread in one `push_generation` or one `drain`, over real sockets.
 
-    link.py                         all cases, as a table, with both settings of the allocator
+    link.py                         all cases, as a table, with each setting of the allocator
     link.py --json --cases none,one_of_B --sizes 1,4096
 
 A process plays the services: it sends requests, and reads what the engine pushes as fast as it can. Cases:
@@ -17,8 +17,8 @@ A process plays the services: it sends requests, and reads what the engine pushe
 arrays each step and runs 16 MiB of other memory through the caches before it pushes, as an engine's step would.
 Every figure is a median over the calls. `B` is the number of rows, or of requests.
 
-The setting `raised` of the allocator is MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ at 256 MiB: it must be in the
-engine's environment before it starts, which the link cannot do by itself, so `default` is what counts.
+The setting `kept` of the allocator is `Front.connect(keep_memory=True)`. The setting `raised` is MALLOC_MMAP_THRESHOLD_
+and MALLOC_TRIM_THRESHOLD_ at 256 MiB: it must be in the engine's environment before it starts.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ SIZES = [1, 64, 256, 1024, 4096]
 KEYS = ("case", "B", "thread_cpu_us", "wall_us", "frame_bytes", "paced")
 STEP_S = 0.01
 TOP, GIVEN, HIDDEN = 5, 2, 64
+ALLOCATORS = ("default", "kept", "raised")
 RAISED = {"MALLOC_MMAP_THRESHOLD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "268435456"}
 WAIT_S = 20.0
 
@@ -204,7 +205,8 @@ class Bench:
     def __init__(self, folder: str, options: Namespace) -> None:
         self.options = options
         self.services = Services(folder)
-        self.front = Front.connect(folder, {"served_model_name": "link", "context_length": 1 << 20})
+        facts = {"served_model_name": "link", "context_length": 1 << 20}
+        self.front = Front.connect(folder, facts, keep_memory=options.keep_memory)
         self.number = 0
         self.ballast = np.zeros(options.ballast_mib << 20, np.uint8)
         self.wait_for_links()
@@ -349,15 +351,16 @@ def parse() -> Namespace:
     parser.add_argument("--in-frame", type=int, default=1, help="drains: requests that come in one frame")
     parser.add_argument("--drains", type=int, default=9, help="drains a case")
     parser.add_argument("--paced", action=argparse.BooleanOptionalAction, help="only paced, or only back to back")
-    parser.add_argument("--allocators", help="comma-separated, of default and raised [--json: default, else both]")
+    parser.add_argument("--allocators", help="comma-separated, of default, kept and raised [--json: default]")
+    parser.add_argument("--keep-memory", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="one line a case instead of a table")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.cases.split(",")) - set(cases):
         parser.error(f"unknown case {', '.join(sorted(unknown))}: there are {', '.join(cases)}")
-    options.allocators = (options.allocators or ("default" if options.json else "default,raised")).split(",")
-    if unknown := set(options.allocators) - {"default", "raised"}:
-        parser.error(f"unknown allocator {', '.join(sorted(unknown))}: there are default and raised")
+    options.allocators = (options.allocators or ("default" if options.json else ",".join(ALLOCATORS))).split(",")
+    if unknown := set(options.allocators) - set(ALLOCATORS):
+        parser.error(f"unknown allocator {', '.join(sorted(unknown))}: there are {', '.join(ALLOCATORS)}")
     return options
 
 
@@ -377,6 +380,8 @@ def rows_of(allocator: str) -> Iterator[dict[str, Any]]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     environ |= RAISED if allocator == "raised" else {}
     command = [sys.executable, __file__, *sys.argv[1:], "--worker"]
+    if allocator == "kept":
+        command.append("--keep-memory")
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environ) as worker:
         try:
             assert worker.stdout is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from forebay.announce import Announcement
@@ -23,6 +24,8 @@ DRAIN_LIMIT = 256
 MONITOR_EVERY = 0.05
 """Seconds between looks at the links while the scheduler is busy (a look costs 1.5 us a link)."""
 
+_ADMIT = int(Kind.ADMIT)
+
 log = logging.getLogger("forebay.shim")
 
 
@@ -41,6 +44,8 @@ class Intake(Gated):
         self._served = {peer.number for peer in self._apis}
         """The api processes whose requests are taken: all but those that went away."""
         self._lives = Owners()
+        self._early = self._held_back = False
+        """Whether there are aborts without a request yet, and whether the gate is closed."""
         self._next_look = 0.0
         self._tally: Tally | None = None
         self.bad_frames = 0
@@ -93,19 +98,27 @@ class Intake(Gated):
 
     def _receive(self, limit: int) -> None:
         """Read frames until `limit` entries wait. The number of frames is bounded, too: one may hold no entry."""
-        receive, waiting = self._links.receive_view, self._waiting
-        for _ in range(limit + DRAIN_LIMIT):
-            if len(waiting) >= limit or (frame := receive()) is None:
-                return
+        waiting = self._waiting
+        if len(waiting) >= limit:
+            return
+        self._see()
+        for frame in self._links.views(limit + DRAIN_LIMIT):
             self._take(frame)
+            if len(waiting) >= limit:
+                return
+
+    def _see(self) -> None:
+        """Note what new requests must be held against; only other frames than theirs change it while `drain` reads."""
+        self._early, self._held_back = bool(self._ledger.early_aborts), self._gate.closed
 
     # ---------------------------------------------------------------- frames
     def _take(self, frame: Buffer) -> None:
         try:
-            kind = kind_of(frame)
-            if kind is Kind.ADMIT:
+            if len(frame) and frame[0] == _ADMIT:
                 self._admit(frame)
-            elif kind is Kind.ABORT:
+                return
+            kind = kind_of(frame)
+            if kind is Kind.ABORT:
                 for abort in control.decode_aborts(frame):
                     self._abort(abort)
             elif kind is Kind.CONTROL:
@@ -122,22 +135,28 @@ class Intake(Gated):
         except PeerError as error:
             self.bad_frames += 1
             log.warning("dropped a frame: %s", error)
+        self._see()
 
     def _admit(self, frame: Buffer) -> None:
+        faults: Sequence[RequestFault] = ()
         try:
-            names, requests, faults = ingress.decode_admit(frame, self._decoder)
+            own = ingress.decode_own(frame) if self._decoder is None else None
+            names: Sequence[RequestName] = own or ()
+            requests: Sequence[Any] = names
+            if own is None:
+                names, requests, faults = ingress.decode_admit(frame, self._decoder)
         except PeerError:
             for rid in ingress.rids_of(frame):
                 self._refuse(RequestFault(rid, 500, "the request was damaged on its way to the engine"))
             raise
-        ledger, served, gate_closed = self._ledger, self._served, self._gate.closed
-        early, present = bool(ledger.early_aborts), self._lives.present
+        begin, served, present, early = self._ledger.begin, self._served, self._lives.present, self._early
         for name, request in zip(names, requests, strict=True):
-            if not ledger.begin(name):
+            if not begin(name):
                 continue
-            if (early or name.api not in served or name.life != present.get(name.api)) and not self._wanted(name):
+            api = name.api
+            if (early or api not in served or name.life != present.get(api)) and not self._wanted(name):
                 continue
-            if gate_closed:
+            if self._held_back:
                 self._enter(name.rid, request)
             else:
                 self._waiting.append(request)

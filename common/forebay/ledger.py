@@ -51,7 +51,8 @@ class Ledger:
         """`shards`: number of detokenizers."""
         self._live: dict[str, tuple[int, str | None, int, int]] = {}
         """rid -> (owning api process, what the client calls it where that differs, detokenizer, life of the owner)"""
-        self._shards: list[set[str]] = [set() for _ in range(shards)]
+        self._shards: list[set[str]] = [set() for _ in range(shards)] if shards > 1 else []
+        """The requests of each detokenizer; one alone has all of them."""
         self._public: dict[str, set[str]] = {}
         self._ended: Recent[None] = Recent()
         self._early: Recent[AbortRequest] = Recent()
@@ -75,17 +76,18 @@ class Ledger:
 
     def of_shard(self, number: int) -> Set[str]:
         """The live requests whose text a detokenizer makes. Changes with the ledger."""
-        return self._shards[number]
+        return self._shards[number] if self._shards else self._live.keys()
 
     def begin(self, request: RequestName) -> bool:
         """Enter a request that has come; False for one that came before (it is sent again when a tokenizer died)."""
         rid = request.rid
         if rid in self._live or (request.attempt and rid in self._ended):
             return False
-        public = request.public_rid
-        shard = shard_of(rid, len(self._shards)) if len(self._shards) > 1 else 0
+        public, shard = request.public_rid, 0
+        if self._shards:
+            shard = shard_of(rid, len(self._shards))
+            self._shards[shard].add(rid)
         self._live[rid] = (request.api, public, shard, request.life)
-        self._shards[shard].add(rid)
         if public is not None:
             self._public.setdefault(public, set()).add(rid)
         return True
@@ -96,7 +98,8 @@ class Ledger:
         if entry is None:
             return False
         _, public, shard, _ = entry
-        self._shards[shard].discard(rid)
+        if self._shards:
+            self._shards[shard].discard(rid)
         self._ended.put(rid, None)
         if public is not None:
             self._public[public].discard(rid)

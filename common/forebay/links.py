@@ -13,7 +13,7 @@ import logging
 import os
 import select
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -237,14 +237,23 @@ class Links:
         """Whether a frame waits for `receive`."""
         return bool(self._state(_EVENTS) & _READABLE)
 
-    def receive_view(self) -> memoryview | None:
-        """Like `receive`, without a copy of the frame: 0.2 ms less for 2 MB of prompt ids, 3 ms for 32 MB."""
+    def views(self, most: int) -> Iterator[memoryview]:
+        """The frames that wait, at most so many, without a copy of each: 0.2 ms less for 2 MB of prompt ids, 3 ms for
+        32 MB. Never waits. Asks the socket once, not for each frame (1.4 us)."""
         if not self._state(_EVENTS) & _READABLE:
-            return None
-        view: memoryview = self._recv(NOBLOCK, False).buffer
-        self.received += 1
-        self.received_bytes += len(view)
-        return view
+            return
+        receive, frames, size = self._recv, 0, 0
+        try:
+            while frames < most:
+                view: memoryview = memoryview(receive(NOBLOCK, False))  # type: ignore[arg-type]
+                frames += 1
+                size += len(view)
+                yield view
+        except zmq.Again:
+            return
+        finally:
+            self.received += frames
+            self.received_bytes += size
 
     def send(self, peer: Peer, frame: bytes) -> bool:
         """Hand a frame to a peer; False when it is away, its queue is full, or there is no link to it. Never blocks."""

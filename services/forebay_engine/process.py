@@ -24,6 +24,7 @@ def run(role: Role) -> None:
         number=role.me.number,
         endpoints=settings.endpoints,
         keys_dir=settings.keys_dir,
+        keep_memory=True,
     )
     with front:
         role.ready(f"{facts['served_model_name']}, context of {facts['context_length']} tokens")

@@ -120,8 +120,10 @@ class Rig:
         return control.decode_hello(self.next(peer, Kind.HELLO))
 
     def wait_down(self, peer: Peer) -> None:
-        """Wait until the engine has noticed that a service is away."""
+        """Wait until the engine has noticed that a service is away, and ZeroMQ takes nothing for it any more."""
         until(lambda: self._look() and not self.up(peer), f"the engine noticing that {peer} is away")
+        link = self.front._links.links[peer]._socket
+        until(lambda: not int(link.get(zmq.EVENTS)) & zmq.POLLOUT, f"the end of the queue for {peer}")
 
     def _look(self) -> bool:
         self.pump()

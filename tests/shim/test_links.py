@@ -152,9 +152,40 @@ def test_frames_are_counted_on_both_sides(pair: Pair) -> None:
 def test_frame_without_a_copy_is_the_same_frame(pair: Pair) -> None:
     a, b = pair.start(A), pair.start(B)
     up(a, B)
-    view = until(b.receive_view, "the greeting")
+    (view,) = until(lambda: list(b.views(9)), "the greeting")
     assert isinstance(view, memoryview)
-    assert (bytes(view), b.receive_view(), b.received) == (b"api-0", None, 1)
+    assert (bytes(view), list(b.views(9)), b.received, b.received_bytes) == (b"api-0", [], 1, 5)
+
+
+def test_no_more_frames_are_taken_than_asked_for(pair: Pair) -> None:
+    a, b = pair.start(A), pair.start(B)
+    up(a, B)
+    frames(b, 1)
+    for number in range(5):
+        a.send(B, bytes([number]))
+    got: list[int] = []
+
+    def take() -> bool:
+        got.extend(view[0] for view in b.views(2))
+        return len(got) >= 5
+
+    until(take, "all five")
+    assert got == [0, 1, 2, 3, 4]
+    assert (b.received, b.received_bytes) == (6, 10)
+
+
+def test_a_reader_that_stops_in_the_middle_leaves_the_rest(pair: Pair) -> None:
+    a, b = pair.start(A), pair.start(B)
+    up(a, B)
+    frames(b, 1)
+    a.send(B, b"1")
+    a.send(B, b"2")
+    until(lambda: b.wait(1000), "frames")
+    for view in b.views(9):
+        assert bytes(view) == b"1"
+        break
+    assert until(b.receive, "the other one") == b"2"
+    assert b.received == 3
 
 
 def test_wait_ends_at_a_frame(pair: Pair) -> None:

@@ -11,7 +11,7 @@ import pytest
 from forebay.errors import PeerError
 from forebay.wire import ingress
 from forebay.wire.frames import Kind, pack_frame
-from forebay.wire.messages import RequestHead, RequestName, SamplingParams
+from forebay.wire.messages import GenerateRequest, RequestHead, RequestName, SamplingParams
 
 HEADS = [RequestHead(rid=name) for name in "abc"]
 
@@ -108,3 +108,15 @@ def test_greedy_decoding_travels_as_it_is() -> None:
     sampling = SamplingParams(top_k=1, logit_bias={5: -1.0}, stop=["\n\n"])
     frame = ingress.encode_admit([RequestHead(rid="a", sampling=sampling)], [array("q")])
     assert ingress.decode_admit(frame).requests[0].sampling == sampling
+
+
+def test_a_request_without_ids_shares_an_array_that_cannot_grow() -> None:
+    with pytest.raises(BufferError):
+        GenerateRequest(rid="a").input_ids.append(1)
+    assert not len(GenerateRequest(rid="b").input_ids)
+
+
+@pytest.mark.parametrize("lengths", [[-1], [1], [3], [2, 0], []])
+def test_a_single_request_whose_length_does_not_fit_is_refused(lengths: list[int]) -> None:
+    with pytest.raises(PeerError):
+        ingress.decode_own(raw_admit(lengths, HEADS[:1], array("q", [1, 2])))

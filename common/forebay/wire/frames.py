@@ -11,6 +11,7 @@ from forebay.errors import PeerError, WireError
 VERSION = 1
 PREFIX = struct.Struct("<BBHI")
 """kind u8, version u8, reserved u16 (0), header length u32."""
+_unpack_prefix = PREFIX.unpack_from
 MAX_HEADER = (1 << 32) - 1
 
 Buffer = bytes | bytearray | memoryview
@@ -63,11 +64,13 @@ def kind_of(frame: Buffer) -> Kind:
 
 def open_frame(frame: Buffer, expected: Kind) -> tuple[memoryview, memoryview]:
     """Header and columns of a frame of the expected kind, without copying; raises `PeerError`."""
-    kind = kind_of(frame)
-    if kind is not expected:
-        raise PeerError(f"a frame of kind {kind.name} came where {expected.name} is due")
-    view = memoryview(frame)
-    end = PREFIX.size + int.from_bytes(view[4:8], "little")
+    kind = size = 0
+    if len(frame) >= 8:
+        kind, version, _, size = _unpack_prefix(frame)
+    if kind != expected or version != VERSION:
+        raise PeerError(f"a frame of kind {kind_of(frame).name} came where {expected.name} is due")
+    view = frame if type(frame) is memoryview else memoryview(frame)
+    end = 8 + size
     if end > len(view):
-        raise PeerError(f"the header of a {kind.name} frame ends at byte {end} of {len(view)}")
-    return view[PREFIX.size : end], view[end:]
+        raise PeerError(f"the header of a {expected.name} frame ends at byte {end} of {len(view)}")
+    return view[8:end], view[end:]

@@ -93,21 +93,33 @@ def decode_admit(frame: Buffer, decoder: RequestDecoder | None = None) -> Arriva
     A fault without a rid (`rid == ""`) stands for a header whose rid cannot be read either. Raises `PeerError`
     when the frame as a whole is broken.
     """
-    header, columns = open_frame(frame, Kind.ADMIT)
     if decoder is None:
-        try:
-            lengths, requests = _decode_requests(header)
-        except (msgspec.DecodeError, RecursionError):
-            pass  # one of them is bad: find out which
-        else:
-            for request, ids in zip(requests, slice_ids(lengths, columns, len(requests)), strict=True):
-                request.input_ids = ids
+        requests = decode_own(frame)
+        if requests is not None:
             return Arrivals(requests, requests, [])
+    header, columns = open_frame(frame, Kind.ADMIT)
     try:
         lengths, raws = _decode_raw(header)
     except (msgspec.DecodeError, RecursionError) as error:
         raise PeerError(f"an admit header cannot be read: {error}") from error
     return _one_by_one(raws, slice_ids(lengths, columns, len(raws)), decoder or _with_ids)
+
+
+def decode_own(frame: Buffer) -> list[GenerateRequest] | None:
+    """The requests of an Admit frame as our own type; None when one of them cannot be decoded. Raises `PeerError`."""
+    header, columns = open_frame(frame, Kind.ADMIT)
+    try:
+        lengths, requests = _decode_requests(header)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if len(requests) == 1 == len(lengths) and lengths[0] * 8 == len(columns):  # mostly: 0.8 us less
+        ids = array("q")
+        ids.frombytes(columns)
+        requests[0].input_ids = ids
+        return requests
+    for request, ids in zip(requests, slice_ids(lengths, columns, len(requests)), strict=True):
+        request.input_ids = ids
+    return requests
 
 
 def rids_of(frame: Buffer) -> list[str]:

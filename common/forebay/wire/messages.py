@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 else:  # array is not subscriptable at run time before Python 3.12
     Ids = array
 
+NO_IDS: Ids = array("q")
+"""Of a request whose ids are not there yet. Shared, so it must not grow: an array with a view on it refuses to."""
+_holds_no_ids = memoryview(NO_IDS)
 ALL_TOKENS = 1 << 30
 """`top_k` of a request that does not limit the number of candidate tokens."""
 
 
-class SamplingParams(msgspec.Struct, array_like=True):
+class SamplingParams(msgspec.Struct, array_like=True, gc=False):
     """Sampling parameters after normalisation (spec: sampling parameters, section 4).
 
     Greedy decoding always arrives as `top_k == 1` with `temperature == 1.0`; "no limit" as `top_k == 2**30`.
@@ -56,7 +59,7 @@ class SamplingParams(msgspec.Struct, array_like=True):
     stop_regex_max_len: int = 0
 
 
-class RequestName(msgspec.Struct, array_like=True, kw_only=True):
+class RequestName(msgspec.Struct, array_like=True, kw_only=True, gc=False):
     """Which request it is, and whose: the first fields of its head.
 
     `rid` stands first so that it can be read even when another field cannot be decoded.
@@ -91,7 +94,7 @@ class RequestHead(RequestName, array_like=True, kw_only=True):
 class GenerateRequest(RequestHead, array_like=True, kw_only=True):
     """A request as the engine gets it from `Front.drain`: the head and its prompt ids (`array('q')`)."""
 
-    input_ids: Ids = msgspec.field(default_factory=lambda: array("q"))
+    input_ids: Ids = NO_IDS
 
 
 class AbortRequest(msgspec.Struct, array_like=True):
