@@ -45,8 +45,9 @@ from _common import Output, end_on_sigterm, numbers, table
 
 from forebay import FlatFamily, Front, GenerationBatch, HiddenFamily, RaggedFamily
 from forebay.topology import Peer, Topology
-from forebay.wire import ingress
-from forebay.wire.messages import RequestHead, SamplingParams
+from forebay.wire import control, ingress
+from forebay.wire.frames import Kind
+from forebay.wire.messages import Mark, RequestHead, SamplingParams
 
 PUSH_CASES = ("none", "none_contiguous", "one_of_B", "all7_lists", "all7_arrays")
 DRAIN_CASES = {"drain_1k": 1024, "drain_16k": 16_384}
@@ -82,7 +83,12 @@ def serve(folder: str, pipe: Connection) -> None:
     while True:
         poller.poll()
         while inboxes[0].get(zmq.EVENTS) & zmq.POLLIN:
-            size = len(inboxes[0].recv(zmq.NOBLOCK, False).buffer)
+            frame = inboxes[0].recv(zmq.NOBLOCK, False).buffer
+            if frame[0] == Kind.MARK:  # as `Links` does it
+                mark = control.decode_mark(frame)
+                to_engine.send(control.encode_taken(Mark("detokenizer", 0, mark.link, mark.sent)))
+                continue
+            size = len(frame)
             frames += 1
         for inbox in inboxes[1:]:
             while inbox.get(zmq.EVENTS) & zmq.POLLIN:

@@ -1,9 +1,9 @@
 """The sockets of one process: its inbox and a link to every peer, with limits, liveness and greetings.
 
 Sends never block. A link whose peer is away refuses frames (`IMMEDIATE`), so that nothing is queued for a process
-that may come back as another one; a link whose queue is full refuses them too. The caller decides what that means.
-Liveness is the connection itself: a socket monitor on every link, and ZeroMQ heartbeats from its I/O thread, so a
-process that is only busy is not taken for dead.
+that may come back as another one; a link whose queue is full, by frames or by bytes (`backlog`), refuses them too. The
+caller decides what that means. Liveness is the connection itself: a socket monitor on every link, and ZeroMQ
+heartbeats from its I/O thread, so a process that is only busy is not taken for dead.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from typing import Any, Self
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from forebay.errors import LinkError, StartError
+from forebay.backlog import LINK_BYTES, Backlog
+from forebay.errors import LinkError, PeerError, StartError
 from forebay.gatekeeper import FAILURES, Gatekeeper
 from forebay.keys import Keys
 from forebay.topology import Peer
+from forebay.wire import control
+from forebay.wire.frames import Buffer, Kind, kind_of
+from forebay.wire.messages import Mark
 
 QUEUE_FRAMES = 1000
 """Frames a link or inbox holds before it is full (each side)."""
@@ -38,6 +42,9 @@ LINGER_MS = 500
 # Plain ints: the enum's `|` costs microseconds a call on the token path.
 NOBLOCK = int(zmq.NOBLOCK)
 _EVENTS, _READABLE, _WRITABLE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
+_MARK = int(Kind.MARK)
+"""The first of the kinds that links send each other for themselves."""
+_OWN = bytes([_MARK])
 _UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _DOWN = int(zmq.EVENT_DISCONNECTED)
 TURNED_AWAY = 3
@@ -51,10 +58,12 @@ class Link:
 
     __slots__ = (
         "_failed",
+        "_me",
         "_monitor",
         "_monitored",
         "_send",
         "_socket",
+        "backlog",
         "peer",
         "refused",
         "sent",
@@ -63,8 +72,15 @@ class Link:
     )
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], peer: Peer, address: str, keys: Keys | None = None
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        me: Peer,
+        peer: Peer,
+        address: str,
+        keys: Keys | None = None,
+        limit: int = LINK_BYTES,
     ) -> None:
+        """`limit`: bytes on their way from which on frames are refused."""
         socket = context.socket(zmq.PUSH)
         _limits(socket)
         if keys is not None and is_tcp(address):
@@ -78,7 +94,9 @@ class Link:
         socket.connect(address)
         self._socket = socket
         self._send = socket.send
+        self._me = me
         self.peer = peer
+        self.backlog = Backlog(int.from_bytes(os.urandom(7)), limit)
         self.up = False
         self._failed = 0
         """Connections since the last one that stood."""
@@ -86,6 +104,9 @@ class Link:
 
     def send(self, frame: bytes) -> bool:
         """Hand one frame over; False when the peer is away or its queue is full. Never blocks."""
+        if self.sent_bytes >= self.backlog.attend_at and not self._has_room():
+            self.refused += 1
+            return False
         try:
             self._send(frame, NOBLOCK)
         except zmq.Again:
@@ -95,6 +116,15 @@ class Link:
         self.sent += 1
         self.sent_bytes += len(frame)
         return True
+
+    def _has_room(self) -> bool:
+        """Send a mark if one is due; whether the peer has taken enough of what it was sent."""
+        backlog, sent, now = self.backlog, self.sent_bytes, time.monotonic()
+        if backlog.wants_mark(sent, now):
+            with contextlib.suppress(zmq.Again):  # then with the next frame
+                self._send(control.encode_mark(Mark(*self._me, backlog.name, sent)), NOBLOCK)
+                backlog.marked(sent, now)
+        return not backlog.full(sent)
 
     def _send_again(self, frame: bytes) -> bool:
         """ZeroMQ hears of a new connection, or of room in a queue, once a millisecond at most, unless it is asked."""
@@ -115,6 +145,7 @@ class Link:
             if up != self.up and event in (_UP, _DOWN):
                 self.up = up
                 self._failed = 0
+                self.backlog.broken(self.sent_bytes)
                 out.append(up)
             elif event == _DOWN:
                 self._turned_away()
@@ -162,8 +193,10 @@ class Links:
         peers: Iterable[Peer],
         greet: Callable[[], bytes],
         keys: Keys | None = None,
+        limit: int = LINK_BYTES,
     ) -> None:
-        """`keys`: what the processes with TCP addresses show each other. Raises `StartError` for TCP without keys."""
+        """`keys`: what the processes with TCP addresses show each other. `limit`: see `Link`. Raises `StartError` for
+        TCP without keys."""
         self.me = me
         self._greet = greet
         self._closed = False
@@ -179,7 +212,7 @@ class Links:
         self._recv = inbox.recv
         self._state: Callable[[int], Any] = inbox.get
         self.readable()  # for the same reason as in `Link`
-        self.links = {peer: Link(context, peer, where, keys) for peer, where in addresses.items()}
+        self.links = {peer: Link(context, me, peer, where, keys, limit) for peer, where in addresses.items()}
         self._strangers: set[Peer] = set()
         """Peers whose link is up and that have not been greeted."""
         self.stirred = True
@@ -215,23 +248,35 @@ class Links:
 
     def receive(self) -> bytes | None:
         """The next frame of the inbox, or None. Never waits."""
-        try:
-            frame = self._recv(NOBLOCK)
-        except zmq.Again:
-            return None
-        self.received += 1
-        self.received_bytes += len(frame)
-        return frame
+        return self._next(NOBLOCK)
 
     def next(self) -> bytes | None:
         """The next frame of the inbox, waited for at most `FLOW_MS`; then None. Lets go of the interpreter lock."""
+        return self._next(0)
+
+    def _next(self, flags: int) -> bytes | None:
+        while True:
+            try:
+                frame = self._recv(flags)
+            except zmq.Again:
+                return None
+            self.received += 1
+            self.received_bytes += len(frame)
+            if frame[:1] < _OWN or not self._is_own(frame):
+                return frame
+
+    def _is_own(self, frame: Buffer) -> bool:
+        """Take a frame in that is for the links themselves; False for any other."""
         try:
-            frame = self._recv()
-        except zmq.Again:
-            return None
-        self.received += 1
-        self.received_bytes += len(frame)
-        return frame
+            mark = control.decode_taken(frame) if kind_of(frame) is Kind.TAKEN else control.decode_mark(frame)
+        except PeerError:
+            return False
+        link = self.links.get(Peer(mark.role, mark.index))
+        if link is not None and frame[0] == _MARK:
+            link.send(control.encode_taken(Mark(*self.me, mark.link, mark.sent)))
+        elif link is not None:
+            link.backlog.returned(mark.link, mark.sent, link.sent_bytes)
+        return True
 
     def readable(self) -> bool:
         """Whether a frame waits for `receive`."""
@@ -248,7 +293,8 @@ class Links:
                 view: memoryview = memoryview(receive(NOBLOCK, False))  # type: ignore[arg-type]
                 frames += 1
                 size += len(view)
-                yield view
+                if not len(view) or view[0] < _MARK or not self._is_own(view):
+                    yield view
         except zmq.Again:
             return
         finally:

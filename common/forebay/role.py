@@ -116,7 +116,15 @@ class Role:
             context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             try:
                 role.counters = Counters(counts_path(run_dir, me))
-                role.links = Links(context, me, role.topology.address, role.topology.peers(me), role.hello, keys)
+                role.links = Links(
+                    context,
+                    me,
+                    role.topology.address,
+                    role.topology.peers(me),
+                    role.hello,
+                    keys,
+                    settings.max_link_bytes,
+                )
                 role.tally = Tally(role.counters, role.links, lambda: role.bad_frames)
                 role.tally.introduce(me, role.cores)
                 with role.links:

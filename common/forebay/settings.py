@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from forebay.backlog import LINK_BYTES
+
 MIB = 1024 * 1024
 
 
@@ -70,6 +72,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     max_inflight: int = 16384
     max_tokenizer_queue: int = 4096
     max_states: int = 65536
+    max_link_bytes: int = LINK_BYTES
     max_stream_backlog_bytes: int = 8 * MIB
     max_batch_items: int = 4096
     max_n: int = 128
@@ -193,6 +196,10 @@ TABLE: dict[str, dict[str, Row]] = {
         "max_inflight": Row("Unfinished requests in one api process; one more is answered 429.", ge=1),
         "max_tokenizer_queue": Row("Prompts waiting for one tokenizer; one more is answered 503.", ge=1),
         "max_states": Row("Unfinished requests in one detokenizer; one more is answered 503.", ge=1),
+        "max_link_bytes": Row(
+            "Bytes on their way from one process to another, or waiting for one tokenizer; more is answered 503.",
+            ge=65536,
+        ),
         "max_stream_backlog_bytes": Row("Bytes that wait for a slow reader before its stream is aborted.", ge=4096),
         "max_batch_items": Row("Prompts in one request.", ge=1),
         "max_n": Row("Largest n (samples of one prompt).", ge=1),

@@ -19,6 +19,7 @@ import zmq
 
 from forebay import affinity
 from forebay.announce import Announcement
+from forebay.backlog import LINK_BYTES
 from forebay.config import load
 from forebay.counters import Counters, counts_path
 from forebay.facts import make_blob
@@ -99,6 +100,7 @@ class Front(Intake):
                 decoder=decoder,
                 io_cores=plan.services(),
                 keep_memory=keep_memory,
+                max_link_bytes=s.max_link_bytes,
                 on_close=services.stop,
             )
         except BaseException:
@@ -124,6 +126,7 @@ class Front(Intake):
         decoder: ingress.RequestDecoder | None = None,
         io_cores: Sequence[int] = (),
         keep_memory: bool = False,
+        max_link_bytes: int = LINK_BYTES,
         on_close: Callable[[], None] | None = None,
     ) -> Self:
         """Join services that run already, or are just starting, under `run_dir`.
@@ -132,9 +135,9 @@ class Front(Intake):
         folder of this host.
         `facts` are the launch facts (see `forebay.facts`). `io_cores`: where ZeroMQ's I/O thread runs, normally the
         services' cores (empty: where the calling thread runs). `keep_memory`: this process keeps up to 64 MiB that it
-        frees, which makes `drain` of long prompts 5 times cheaper (`forebay.memory.keep_freed`). Raises `SettingsError`
-        for facts of a wrong type and `StartError` when the inbox cannot be bound: another engine serves there, or a
-        file is in the way.
+        frees, which makes `drain` of long prompts 5 times cheaper (`forebay.memory.keep_freed`). `max_link_bytes`: as
+        in the settings. Raises `SettingsError` for facts of a wrong type and `StartError` when the inbox cannot be
+        bound: another engine serves there, or a file is in the way.
         """
         if keep_memory:
             keep_freed()
@@ -150,7 +153,9 @@ class Front(Intake):
         moved = affinity.apply_to_thread(io_cores)
         try:
             clear_socket(socket_path(topology.run_dir, me))
-            links = Links(context, me, topology.address, topology.peers(me), announcement.greeting, keys)
+            links = Links(
+                context, me, topology.address, topology.peers(me), announcement.greeting, keys, max_link_bytes
+            )
         except BaseException:
             context.destroy(0)
             raise

@@ -106,7 +106,11 @@ class Exchange:
         """The request body, unpacked; raises `RequestError` (413 over the limit, 400) and `ClientLeft`."""
         body = await self._read(limit)
         form = self.fields.get(b"x-body-compressed")
-        return body if form is None else await unpacked(body, form, limit)
+        if form is None:
+            return body
+        whole = await unpacked(body, form, limit)
+        self._take(max(0, len(whole) - len(body)))
+        return whole
 
     async def _read(self, limit: int) -> bytes:
         declared = self.fields.get(b"content-length")

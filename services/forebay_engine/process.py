@@ -25,6 +25,7 @@ def run(role: Role) -> None:
         endpoints=settings.endpoints,
         keys_dir=settings.keys_dir,
         keep_memory=True,
+        max_link_bytes=settings.max_link_bytes,
     )
     with front:
         role.ready(f"{facts['served_model_name']}, context of {facts['context_length']} tokens")

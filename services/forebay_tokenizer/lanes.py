@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from forebay.backlog import LINK_BYTES
+
 J = TypeVar("J")
 SMALL = 16 << 10
 """From this size on, in characters or bytes, a request is big: it takes 10 ms and more to encode."""
@@ -24,6 +26,7 @@ class Ticket(Generic[J]):
 
     job: J
     size: int
+    weight: int
     arrival: int
     done: bool = False
 
@@ -45,13 +48,15 @@ class _Lane(Generic[J]):
 
 
 class Lanes(Generic[J]):
-    """The waiting work of `workers` threads; `limit` is how much may wait."""
+    """The waiting work of `workers` threads; `limit` is how many jobs may wait, `limit_bytes` what they may weigh."""
 
-    def __init__(self, workers: int, limit: int) -> None:
+    def __init__(self, workers: int, limit: int, limit_bytes: int = LINK_BYTES) -> None:
         if workers < 2:
             raise ValueError(f"{workers} workers: two are needed to keep small requests from waiting behind big ones")
         self._workers = workers
-        self._limit = limit
+        self._limit, self._limit_bytes = limit, limit_bytes
+        self._weight = 0
+        """Bytes of the waiting jobs."""
         self._small: _Lane[J] = _Lane()
         self._big: _Lane[J] = _Lane()
         self._arrivals = 0
@@ -65,11 +70,13 @@ class Lanes(Generic[J]):
         """Whether no small job waits, is at work or waits for one before it: the next one would overtake nobody."""
         return not self._small.unreleased
 
-    def add(self, job: J, size: int) -> bool:
-        """Let a job wait its turn; False when `limit` jobs wait already."""
-        if len(self) >= self._limit:
+    def add(self, job: J, size: int, weight: int = 0) -> bool:
+        """Let a job wait its turn; False when too many wait already. `size`: what it costs, `weight`: bytes that it
+        holds."""
+        if len(self) >= self._limit or self._weight >= self._limit_bytes:
             return False
-        ticket = Ticket(job, size, self._arrivals)
+        self._weight += weight
+        ticket = Ticket(job, size, weight, self._arrivals)
         self._arrivals += 1
         lane = self._small if size < SMALL else self._big
         lane.waiting.append(ticket)
@@ -78,6 +85,11 @@ class Lanes(Generic[J]):
 
     def take(self) -> list[Ticket[J]]:
         """Work for one free thread: one big job, or small ones; empty when nothing may start now."""
+        batch = self._take()
+        self._weight -= sum(ticket.weight for ticket in batch)
+        return batch
+
+    def _take(self) -> list[Ticket[J]]:
         small, big = self._small.waiting, self._big.waiting
         big_may = bool(big) and self._big.running < self._workers - 1
         if big_may and (not small or big[0].arrival < small[0].arrival):

@@ -32,6 +32,7 @@ class TokenizerService:
         self._held: list[tuple[float, Result]] = []
         """Requests that wait for the link to their detokenizer, and until when: this process, or that one, is new."""
         self._early: deque[tuple[Kind, bytes]] = deque()
+        self._early_bytes = 0
         self._tokenize_seconds = role.counters.histogram("tokenize_seconds", WORK)
         self._wait_seconds = role.counters.histogram("ingress_wait_seconds", WORK)
         role.tally.show(self._waiting, "tokenizer")
@@ -46,8 +47,10 @@ class TokenizerService:
         elif kind not in (Kind.WORK, Kind.CONTROL, Kind.ABORT):
             raise PeerError(f"a {kind.name} frame has no business in a tokenizer")
         elif self._tokenizer is None:
-            if len(self._early) < self._role.settings.max_tokenizer_queue:
+            s = self._role.settings
+            if len(self._early) < s.max_tokenizer_queue and self._early_bytes < s.max_link_bytes:
                 self._early.append((kind, frame))
+                self._early_bytes += len(frame)
             else:
                 self._refuse(kind, frame)
         else:
@@ -169,7 +172,7 @@ class TokenizerService:
         lost: dict[str, str] = {}
         for peer, items in opens.items():
             if not self._role.links.send(peer, control.encode_opens(items)):
-                lost.update((item.rid, f"{peer} is not running; send the request again") for item in items)
+                lost.update((item.rid, f"{self._refusal(peer)}; send the request again") for item in items)
         if lost:
             kept = [at for at, head in enumerate(heads) if head.rid not in lost]
             for head in heads:
@@ -178,10 +181,16 @@ class TokenizerService:
             heads, ids = [heads[at] for at in kept], [ids[at] for at in kept]
         if not heads or self._role.links.send(ENGINE, ingress.encode_admit(heads, ids)):
             return
+        why = self._refusal(ENGINE)
         for head in heads:
-            faults[head.api].append(RequestFault(head.rid, 503, "engine is not connected"))
+            faults[head.api].append(RequestFault(head.rid, 503, why))
             frame = control.encode_aborts([AbortRequest(head.rid, "lost")])
             self._role.links.send(self._shard(head.rid), frame)
+
+    def _refusal(self, peer: Peer) -> str:
+        if self._role.links.is_up(peer):
+            return f"{peer} does not take what it is sent"
+        return "engine is not connected" if peer == ENGINE else f"{peer} is not running"
 
     def idle(self) -> bool:
         """Whether no work is left."""

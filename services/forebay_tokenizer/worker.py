@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from forebay.backlog import LINK_BYTES
 from forebay.errors import RequestError
 from forebay.facts import LaunchFacts
 from forebay.memory import give_back
@@ -88,6 +89,7 @@ class Tokenizer:
         wake: Callable[[], None],
         threads: int = 2,
         max_queue: int = 4096,
+        max_bytes: int = LINK_BYTES,
         model_max_length: int | None = None,
     ) -> None:
         """`wake` is called from other threads, once for each time that results begin to wait; it must not block."""
@@ -95,9 +97,8 @@ class Tokenizer:
         self._calls = Calls(admitter, model_max_length)
         self._log = log
         self._wake = wake
-        self._max_queue = max_queue
         count = max(2, threads)
-        self._lanes: Lanes[Job] = Lanes(count, max_queue)
+        self._lanes: Lanes[Job] = Lanes(count, max_queue, max_bytes)
         self._lock = threading.Lock()
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         """One entry for each time that a thread should look at the lanes."""
@@ -134,6 +135,7 @@ class Tokenizer:
             wake=wake,
             threads=settings.tokenizer_threads,
             max_queue=settings.max_tokenizer_queue,
+            max_bytes=settings.max_link_bytes,
             model_max_length=files.model_max_length,
         )
 
@@ -223,10 +225,10 @@ class Tokenizer:
     def _add(self, job: Job, size: int) -> None:
         with self._lock:
             self._by_rid.update(dict.fromkeys(job.rids, job))
-            if self._lanes.add(job, size):
+            if self._lanes.add(job, size, size + 8 * len(job.ids)):
                 self._signals.put(None)
                 return
-            job.outcome = RequestError(f"the tokenizer queue is full ({self._max_queue} requests wait)", 503)
+            job.outcome = RequestError(f"the tokenizer queue is full ({len(self._lanes)} requests wait)", 503)
             first = self._deliver([job])
         if first:
             self._wake()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 import zstandard
 
 from forebay.errors import RequestError
 from forebay_api.compressed import unpack_zstd, unpacked
+from forebay_api.http import Bodies, Exchange
 
 TEXT = b'{"text": "' + b"a" * 100_000 + b'"}'
 PACKED = zstandard.compress(TEXT)
@@ -53,3 +55,27 @@ def test_a_big_body_is_unpacked_aside() -> None:
     noise = bytes(range(256)) * 4000
     packed = zstandard.ZstdCompressor(level=-50).compress(noise) + zstandard.compress(TEXT)
     assert asyncio.run(unpacked(packed, b" ZSTD ", 10_000_000)) == noise + TEXT
+
+
+def test_what_was_unpacked_counts_among_the_bodies_under_way() -> None:
+    packed = zstandard.compress(b" " * 100_000)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": packed, "more_body": False}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    async def read(limit: int) -> Bodies:
+        scope = {"headers": [(b"x-body-compressed", b"zstd")]}
+        http = Exchange(scope, receive, send, [])
+        http.bodies = Bodies(limit)
+        assert len(await http.body(200_000)) == 100_000
+        assert http.bodies.held == 100_000
+        http.forget_body()
+        return http.bodies
+
+    assert asyncio.run(read(100_000)).held == 0
+    with pytest.raises(RequestError) as caught:
+        asyncio.run(read(99_999))
+    assert caught.value.status == 503

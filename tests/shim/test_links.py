@@ -13,12 +13,17 @@ import pytest
 import zmq
 
 from forebay import links as module
+from forebay.backlog import Backlog
 from forebay.errors import LinkError, StartError
 from forebay.links import Link, Links
 from forebay.rundir import open_run_dir
 from forebay.topology import MAX_SOCKET_PATH, Peer, Topology, socket_path
+from forebay.wire import control
+from forebay.wire.frames import Kind
+from forebay.wire.messages import Mark
 from tests.shim.front_rig import until
 
+MIB = 1 << 20
 A, B = Peer("api", 0), Peer("engine", 0)
 
 
@@ -30,10 +35,10 @@ class Pair:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.open: list[Links] = []
 
-    def start(self, me: Peer) -> Links:
+    def start(self, me: Peer, **options: Any) -> Links:
         """One of the two, linked to the other."""
         other = B if me == A else A
-        made = Links(self.context, me, self.topology.address, [other], lambda: str(me).encode())
+        made = Links(self.context, me, self.topology.address, [other], lambda: str(me).encode(), **options)
         self.open.append(made)
         return made
 
@@ -117,6 +122,66 @@ def test_full_queue_refuses_and_takes_again_when_there_is_room(pair: Pair, monke
     until(lambda: a.send(B, b"y"), "room in the queue")
 
 
+def test_link_takes_no_more_bytes_than_its_limit_and_one_frame(pair: Pair) -> None:
+    a, b = pair.start(A, limit=8 * MIB), pair.start(B)
+    up(a, B)
+    up(b, A)
+    until(lambda: not a.send(B, bytes(MIB)), "a full queue")
+    link = a.links[B]
+    assert 8 * MIB <= link.sent_bytes <= 9 * MIB
+    assert link.refused == 1
+    assert not a.send(B, b"small")
+
+    def room() -> bool:
+        b.receive()
+        a.receive()
+        return a.send(B, b"small")
+
+    until(room, "room in the queue")
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_peer_that_keeps_up_is_never_refused_for_bytes(pair: Pair, views: bool) -> None:
+    a, b = pair.start(A, limit=MIB), pair.start(B)
+    up(a, B)
+    up(b, A)
+    got: list[int] = []
+
+    def read(most: int) -> bool:
+        """Both take what they have been sent; A has nothing but marks for its own links."""
+        got.extend(len(view) for view in (b.views(most) if views else iter(b.receive, None)))
+        return a.receive() is None
+
+    frames(a, 1)
+    for _ in range(100):
+        until(lambda: read(2) and a.send(B, bytes(200_000)), "room in the queue")
+    until(lambda: read(99) and len(got) >= 101, "the rest")
+    assert sorted(got) == [5, *[200_000] * 100], "marks are not for the reader, and everything else is"
+
+
+def test_connection_that_breaks_empties_the_account(pair: Pair) -> None:
+    a, b = pair.start(A, limit=MIB), pair.start(B)
+    up(a, B)
+    until(lambda: not a.send(B, bytes(200_000)), "a full queue")
+    b.close(0)
+    until(lambda: a.changes() and not a.is_up(B), "the end of the link")
+    pair.start(B)
+    up(a, B)
+    assert a.send(B, b"new")
+
+
+def test_mark_of_a_stranger_is_handed_on_or_answered_to_who_it_names(pair: Pair) -> None:
+    a, b = pair.start(A), pair.start(B)
+    up(a, B)
+    frames(b, 1)
+    broken = bytes([Kind.MARK]) + bytes(9)
+    a.send(B, broken)
+    a.send(B, control.encode_mark(Mark("tokenizer", 5, 1, 1)))
+    a.send(B, control.encode_taken(Mark("api", 0, 1, 1 << 40)))
+    a.send(B, b"last")
+    assert frames(b, 2) == [broken, b"last"]
+
+
 class StubbornSocket:
     """A ZeroMQ socket that has not heard of its new connection: it refuses once, until it is asked for its state."""
 
@@ -136,6 +201,7 @@ def test_link_that_has_just_come_up_takes_a_frame_at_once() -> None:
     link = Link.__new__(Link)
     socket: Any = StubbornSocket()
     link._socket, link._send = socket, socket.send
+    link.backlog = Backlog(1)
     link.sent = link.sent_bytes = link.refused = 0
     assert link.send(b"hello")
     assert (link.sent, link.sent_bytes, link.refused) == (1, 5, 0)
@@ -180,7 +246,7 @@ def test_a_reader_that_stops_in_the_middle_leaves_the_rest(pair: Pair) -> None:
     frames(b, 1)
     a.send(B, b"1")
     a.send(B, b"2")
-    until(lambda: b.wait(1000), "frames")
+    until(b.readable, "frames")
     for view in b.views(9):
         assert bytes(view) == b"1"
         break

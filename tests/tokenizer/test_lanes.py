@@ -82,6 +82,14 @@ def test_a_full_queue_takes_no_more_until_somebody_starts() -> None:
     assert lanes.add("c", 1)
 
 
+def test_a_heavy_queue_takes_no_more_until_somebody_starts() -> None:
+    lanes: Lanes[str] = Lanes(2, 1000, 100)
+    assert lanes.add("a", SMALL, weight=150)
+    assert not lanes.add("b", 1, weight=1)
+    lanes.take()
+    assert lanes.add("b", 1, weight=1)
+
+
 def test_it_is_calm_until_a_small_job_comes_and_after_all_have_left() -> None:
     lanes = lanes_with(("big", SMALL))
     assert lanes.calm

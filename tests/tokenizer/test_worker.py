@@ -206,6 +206,15 @@ def test_over_the_limit_requests_are_refused_with_503(make: Callable[..., Bench]
     assert bench.tokenizer.waiting() == 2
 
 
+def test_over_the_limit_of_bytes_requests_are_refused_with_503(make: Callable[..., Bench]) -> None:
+    bench = make(start=False, max_bytes=1000)
+    bench.tokenizer.submit(work(has_ids=True, rids=["ids"]), array("q", [1] * 200))
+    bench.tokenizer.submit(work(text="hello", rids=["b"]), NONE)
+    (result,) = bench.fetch(1)
+    assert isinstance(result, Refusal)
+    assert (result.faults[0].rid, result.faults[0].status) == ("b", 503)
+
+
 def test_a_cancelled_request_gives_nothing(make: Callable[..., Bench]) -> None:
     bench = make(start=False)
     bench.tokenizer.submit(work(text="hello", rids=["a"]), NONE)

@@ -20,6 +20,7 @@ A frame is one ZeroMQ message:
 | STEP     | engine -> detokenizer           | fixed, see `steady`                      | ids                |
 | TEXTS    | detokenizer -> api              | fixed, see `steady`                      | msgpack texts      |
 | UNHEARD  | detokenizer -> api              | Unheard                                  |                    |
+| MARK, TAKEN | every role -> every other role | Mark                                   |                    |
 | EMBEDDINGS | engine -> api                 | positional, see `embeddings`             | vectors, float32   |
 
 A frame with another version is refused with `PeerError` on the side that reads it. Nothing is ever pickled.

@@ -19,6 +19,7 @@ from forebay.wire.messages import (
     ControlReply,
     ControlRequest,
     Hello,
+    Mark,
     OpenItem,
     RequestFault,
     Unheard,
@@ -60,6 +61,8 @@ decode_aborts = _reader(Kind.ABORT, list[AbortRequest])
 decode_control = _reader(Kind.CONTROL, ControlRequest)
 decode_reply = _reader(Kind.REPLY, ControlReply)
 decode_admitted = _reader(Kind.ADMITTED, list[Admitted])
+decode_mark = _reader(Kind.MARK, Mark)
+decode_taken = _reader(Kind.TAKEN, Mark)
 decode_unheard = _reader(Kind.UNHEARD, Unheard)
 
 
@@ -104,6 +107,16 @@ def encode_admitted(items: Sequence[Admitted]) -> bytes:
 def encode_unheard(asked: Unheard) -> bytes:
     """Which requests a detokenizer doubts."""
     return _pack(Kind.UNHEARD, asked)
+
+
+def encode_mark(mark: Mark) -> bytes:
+    """A mark for the reader of a link."""
+    return _pack(Kind.MARK, mark)
+
+
+def encode_taken(mark: Mark) -> bytes:
+    """A mark that goes back: everything before it has been taken."""
+    return _pack(Kind.TAKEN, mark)
 
 
 _AS_THEY_ARE = frozenset({type(None), bool, bytes, float})

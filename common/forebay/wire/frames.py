@@ -35,6 +35,8 @@ class Kind(enum.IntEnum):
     STEP = 13
     TEXTS = 14
     UNHEARD = 15
+    MARK = 16
+    TAKEN = 17
 
 
 _KINDS = {int(kind): kind for kind in Kind}

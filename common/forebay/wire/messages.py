@@ -218,6 +218,18 @@ class Unheard(msgspec.Struct, array_like=True):
     rids: list[str]
 
 
+class Mark(msgspec.Struct, array_like=True):
+    """A mark behind the frames of a link, and the same on its way back; see `forebay.backlog`."""
+
+    role: str
+    index: int
+    """Role and number of the process that this frame comes from."""
+    link: int
+    """Names the link that the mark belongs to."""
+    sent: int
+    """Bytes that this link had been given before the mark."""
+
+
 class Pairs(msgspec.Struct, array_like=True):
     """One request's positions of a flat family: a value and an id each. A NaN or null value is None."""
 

@@ -1,0 +1,79 @@
+"""What waits for a process that takes nothing is bounded in bytes, and what does not fit is answered."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.helpers.chaos import assert_idle, is_ready, memory
+from tests.helpers.front import Front, running, wait_for
+from tests.helpers.models import make_tokenizer
+
+LIMIT = 8
+"""MiB on their way from one process to another."""
+PROMPT = {"text": "word " * 200_000, "sampling_params": {"max_new_tokens": 2}}
+"""1 MB."""
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> Iterator[Front]:
+    folder = make_tokenizer(tmp_path / "model")
+    flags = ["--engine", "echo", "--tokenizer-path", str(folder), "--echo-step-ms", "5", "--restart-limit", "20"]
+    with running(tmp_path, *flags, "--max-link-bytes", f"{LIMIT}MiB", "--context-length", "5000000") as found:
+        yield found
+
+
+def served(client: httpx.Client, body: dict[str, Any]) -> bool:
+    """Whether a request is served; False when there is no room for it yet."""
+    answer = client.post("/generate", json=body)
+    assert answer.status_code in (200, 503), answer.text
+    return answer.status_code == 200
+
+
+def test_clients_that_come_and_go_before_a_frozen_tokenizer_do_not_add_up(front: Front) -> None:
+    frozen, before = front.pids()["tokenizer-0"], memory(front)
+    statuses: list[int] = []
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        with front.client() as client:
+            for _ in range(5 * LIMIT):
+                with contextlib.suppress(httpx.ReadTimeout):  # it waits for the tokenizer, and this client does not
+                    answer = client.post("/generate", json=PROMPT, timeout=0.1)
+                    statuses.append(answer.status_code)
+                    assert answer.headers["retry-after"] == "1"
+        after = memory(front)
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert set(statuses) == {503}
+    assert len(statuses) >= 5 * LIMIT - LIMIT - 2, "more than the limit has been taken"
+    assert after["api-0"] - before["api-0"] < 10 * LIMIT
+    wait_for(lambda: is_ready(front), 20, "a front that is ready")
+    assert_idle(front)
+    with front.client() as client:
+        wait_for(lambda: served(client, PROMPT), 20, "room for a prompt")
+
+
+def test_prompts_before_a_frozen_engine_are_refused_and_then_served(front: Front) -> None:
+    frozen = front.pids()["engine-0"]
+    statuses: list[int] = []
+    ids = {"input_ids": [40] * 100_000, "sampling_params": {"max_new_tokens": 2}}
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        with front.client() as client:
+            for _ in range(5 * LIMIT):
+                with contextlib.suppress(httpx.ReadTimeout):
+                    statuses.append(client.post("/generate", json=ids, timeout=0.1).status_code)
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert set(statuses) == {503}
+    wait_for(lambda: is_ready(front), 20, "a front that is ready")
+    assert_idle(front)
+    with front.client() as client:
+        wait_for(lambda: served(client, ids), 20, "room for a prompt")
