@@ -26,11 +26,13 @@ from forebay.wire.messages import (
     End,
     Extra,
     Hello,
+    Mark,
     OpenItem,
     Pairs,
     RequestFault,
     RequestHead,
     SamplingParams,
+    Unheard,
     WorkItem,
 )
 
@@ -112,6 +114,9 @@ FRAMES: list[tuple[str, bytes, Callable[[bytes], Any], Any]] = [
         control.decode_admitted,
         [Admitted(rid="r", prompt_ids=b"\0" * 8)],
     ),
+    ("unheard", control.encode_unheard(Unheard(1, ["r"])), control.decode_unheard, Unheard(1, ["r"])),
+    ("mark", control.encode_mark(Mark("api", 1, 7, 9)), control.decode_mark, Mark("api", 1, 7, 9)),
+    ("taken", control.encode_taken(Mark("api", 1, 7, 9)), control.decode_taken, Mark("api", 1, 7, 9)),
     ("deltas", encode_deltas(DELTAS), decode_deltas, DELTAS),
 ]
 READERS = [(name, frame, read) for name, frame, read, _ in FRAMES] + [
