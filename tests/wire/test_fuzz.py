@@ -145,10 +145,10 @@ FRAMES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
         control.encode_hello(Hello(role="engine", index=0, incarnation=1, pid=2, version="v", blob=b"{}")),
         control.decode_hello,
     ),
+    "admitted": (control.encode_admitted([Admitted(rid="r", prompt_ids=b"\0" * 8)]), control.decode_admitted),
     "unheard": (control.encode_unheard(Unheard(1, ["r", "s"])), control.decode_unheard),
     "mark": (control.encode_mark(Mark("api", 1, 7, 1 << 40)), control.decode_mark),
     "taken": (control.encode_taken(Mark("api", 1, 7, 1 << 40)), control.decode_taken),
-    "admitted": (control.encode_admitted([Admitted(rid="r", prompt_ids=b"\0" * 8)]), control.decode_admitted),
 }
 readers = pytest.mark.parametrize("name", FRAMES)
 
