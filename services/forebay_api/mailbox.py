@@ -115,7 +115,9 @@ class Mailbox(Delivery):
             self._alive()
         self._look_at(peer)
         if peer.role == "detokenizer":
-            self._rows_from(peer.number).lives.greeted(hello.incarnation)
+            rows = self._rows_from(peer.number)
+            rows.lives.greeted(hello.incarnation)
+            self._due.pop(rows.due, None)
         if before is not None and before.incarnation != hello.incarnation:
             self._lost(peer)
         if peer.role in ("tokenizer", "detokenizer"):

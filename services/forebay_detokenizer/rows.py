@@ -149,9 +149,9 @@ class RowSet:
         fresh = sorted(chain.from_iterable(where(kinds, kind) for kind in own if kind & FRESH))
         return Group(api, rows, self.rids, any(kind & IDS for kind in own), fresh)
 
-    def count_plain(self) -> None:
-        """One more step with one token a row, none of them deferred."""
-        self._steps += 1
+    def count_plain(self, steps: int) -> None:
+        """So many more steps with one token a row, none of them deferred."""
+        self._steps += steps
 
     def count(self, ids: list[int]) -> None:
         """One more step with one token a row."""
