@@ -96,16 +96,6 @@ class Link:
         self.sent_bytes += len(frame)
         return True
 
-    @property
-    def raw_send(self) -> Callable[[bytes, int], object]:
-        """What `send` calls, with the flag `NOBLOCK`; raises `zmq.Again`. Who uses it tells `sent_elsewhere`."""
-        return self._send
-
-    def sent_elsewhere(self, frames: int, size: int) -> None:
-        """Count frames that went by `raw_send`, and their bytes."""
-        self.sent += frames
-        self.sent_bytes += size
-
     def _send_again(self, frame: bytes) -> bool:
         """ZeroMQ hears of a new connection, or of room in a queue, once a millisecond at most, unless it is asked."""
         if not int(self._socket.get(_EVENTS)) & _WRITABLE:

@@ -45,7 +45,7 @@ class DetokenizerService:
         self._next_tick = 0.0
         self._touched = False
         """Whether there may be something to send since the last turn."""
-        self._apis = role.links.of_role("api")
+        self._senders = {peer.number: role.links.links[peer].send for peer in role.links.of_role("api")}
         self._steps = role.counters.counter("engine_steps_total")
         self._step_seconds = role.counters.histogram("detokenize_seconds", WORK)
         role.tally.show(lambda: 0 if self._core is None else len(self._core), "detokenizer")
@@ -69,17 +69,20 @@ class DetokenizerService:
     def next_frame(self, until: float) -> bytes | None:
         """The next frame that is not a steady step; those are served and sent as they come. None: nothing comes, or it
         is `until`."""
-        lane = None if self._core is None else self._core.lane(self._decoder)
-        if lane is None:
-            return self._role.links.next()
-        link = self._role.links.links[self._apis[lane.api]]
-        frame, passed = lane.run(self._role.links.raw_receive, link.raw_send, until)
-        self._role.links.received_elsewhere(passed.received, passed.received_bytes)
-        link.sent_elsewhere(passed.steps, passed.sent_bytes)
+        core, links = self._core, self._role.links
+        lane = None if core is None or self._touched else core.lane(self._decoder)
+        if core is None or lane is None:
+            return links.next()
+        passed = lane.run(links.raw_receive, self._senders, until)
+        links.received_elsewhere(passed.received, passed.received_bytes)
         if passed.steps:
             self._steps.add(passed.steps)
             self._step_seconds.observe(passed.seconds, passed.steps)
-        return frame
+        for group in passed.undelivered:
+            self._touched = True
+            core.fail(group.rids, "the api process does not take what it is sent")
+            core.forget_rows(group.api)
+        return passed.frame
 
     def _work(self, core: Detokenizer, kind: Kind, frame: bytes) -> None:
         now = time.monotonic()

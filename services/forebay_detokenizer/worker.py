@@ -53,13 +53,12 @@ class Detokenizer(Requests):
         self._say(rows, step)
 
     def lane(self, decoder: EgressDecoder) -> Lane | None:
-        """What serves the steady steps that come next; None while the rows need more than the table, or the api
-        process must be told more than texts."""
+        """What serves the steady steps that come next; None while the rows need more than the table, or an api process
+        must be told more than texts."""
         rows, table = self._rows, self._tables.fast
         if self._stale or rows.rids is not decoder.rids or not rows.plain or rows.busy or table is None:
             return None
-        group = rows.groups[0]
-        return None if group.fresh else Lane.of(decoder, rows, group, table, self._out)
+        return Lane.of(decoder, rows, table, self._out)
 
     def _read_families(self, frame: EgressFrame, rows: RowSet, step: Step) -> None:
         try:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+import zlib
 from array import array
 from collections import deque
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.batch import GenerationBatch
-from forebay.wire.deltas import encode_deltas
+from forebay.wire.deltas import decode_deltas, encode_deltas
 from forebay.wire.egress import EgressDecoder, EgressEncoder
 from forebay.wire.frames import Kind
 from forebay.wire.messages import OpenItem
-from forebay.wire.steady import open_texts
+from forebay.wire.steady import Texts, open_texts
+from forebay_detokenizer.lane import Passed
 from forebay_detokenizer.worker import Detokenizer
 from tests.detokenizer.rig import LENGTH, Heard, Rig, tables
 from tests.detokenizer.samples import EMOJI, byte_ids
@@ -28,14 +32,17 @@ FOREVER = float("inf")
 class Shard:
     """A detokenizer with its decoder, as the service holds them; an engine writes to it, one api process listens."""
 
-    def __init__(self, name: str = "byte_level", rids: tuple[str, ...] = ("a", "b"), **fields: Any) -> None:
+    def __init__(
+        self, name: str = "byte_level", rids: Iterable[str] = "ab", index: int = 0, shards: int = 1, **fields: Any
+    ) -> None:
         self.rids = list(rids)
         self.engine, self.decoder = EgressEncoder(3), EgressDecoder()
-        self.core = Detokenizer(tables(name), epoch=7)
-        self.core.open([OpenItem(rid=rid, **{"stream": True, **fields}) for rid in rids], 0.0)
+        self.core = Detokenizer(tables(name), epoch=7, index=index, shards=shards)
+        mine = [rid for rid in self.rids if zlib.crc32(rid.encode()) % shards == index]
+        self.core.open([OpenItem(rid=rid, **{"stream": True, **fields}) for rid in mine], 0.0)
         self.inbox: deque[bytes] = deque()
-        self.sent: list[bytes] = []
-        self.full = False
+        self.sent: list[tuple[int, bytes]] = []
+        self.full: set[int] = set()
 
     def step(self, *ids: int, width: str = "q", **columns: Any) -> bytes:
         """The engine's frame of a step with one id a row."""
@@ -49,7 +56,7 @@ class Shard:
     def long_way(self, frame: bytes) -> None:
         """What the service does with a frame that no lane takes."""
         self.core.step(self.decoder.decode(frame), 0.0)
-        self.sent += [encode_deltas(deltas) for _, deltas in self.core.take().deltas]
+        self.sent += [(api, encode_deltas(deltas)) for api, deltas in self.core.take().deltas]
 
     def receive(self) -> bytes:
         """The next frame of the inbox."""
@@ -57,18 +64,35 @@ class Shard:
             raise zmq.Again
         return self.inbox.popleft()
 
-    def send(self, frame: bytes, flags: int) -> None:
-        """Towards the api process."""
-        if self.full:
-            raise zmq.Again
-        self.sent.append(frame)
+    def send(self, api: int, frame: bytes) -> bool:
+        """Towards an api process."""
+        if api not in self.full:
+            self.sent.append((api, frame))
+        return api not in self.full
 
-    def run(self, *frames: bytes, until: float = FOREVER) -> bytes | None:
-        """Let a lane take frames; the one that it does not."""
+    def lane(self, *frames: bytes, until: float = FOREVER) -> Passed:
+        """Let a lane take frames."""
         self.inbox.extend(frames)
         lane = self.core.lane(self.decoder)
         assert lane is not None
-        return lane.run(self.receive, self.send, until)[0]
+        return lane.run(self.receive, {api: partial(self.send, api) for api in (0, 1)}, until)
+
+    def run(self, *frames: bytes, until: float = FOREVER) -> bytes | None:
+        """Let a lane take frames; the one that it does not."""
+        return self.lane(*frames, until=until).frame
+
+    def texts(self, api: int = 0) -> list[Texts]:
+        """The steady frames for an api process."""
+        return [open_texts(frame) for to, frame in self.sent if to == api and frame[0] == Kind.TEXTS]
+
+
+def two_apis() -> Shard:
+    """Two streams that have begun, one of each api process."""
+    shard = Shard(rids="a")
+    shard.core.open([OpenItem(rid="b", api=1, stream=True)], 0.0)
+    shard.rids = ["a", "b"]
+    shard.first(*byte_ids(b"xy"))
+    return shard
 
 
 @pytest.mark.parametrize("width", ["i", "q"])
@@ -76,8 +100,7 @@ def test_steady_steps_are_sent_as_texts_numbered_on(width: str) -> None:
     shard = Shard()
     shard.first(*byte_ids(b"xy"), width=width)
     left = shard.run(*(shard.step(*byte_ids(pair), width=width) for pair in (b"ab", b"cd")))
-    texts = [open_texts(frame) for frame in shard.sent[1:]]
-    assert (left, [(one.epoch, one.seq, one.source, one.texts) for one in texts]) == (
+    assert (left, [(one.epoch, one.seq, one.source, one.texts) for one in shard.texts()]) == (
         None,
         [(7, 2, 0, ["a", "b"]), (7, 3, 0, ["c", "d"])],
     )
@@ -91,11 +114,11 @@ def test_an_id_outside_the_vocabulary_goes_the_long_way_and_has_no_text(bad: int
     assert shard.run(odd) == odd
     shard.long_way(odd)
     assert shard.run(shard.step(*byte_ids(b"ab"))) is None
-    assert open_texts(shard.sent[-1]).seq == 3
+    assert shard.texts()[-1].seq == 3
 
 
 def test_a_part_of_a_character_goes_the_long_way() -> None:
-    shard = Shard(rids=("a",))
+    shard = Shard(rids="a")
     shard.first(*byte_ids(b"x"))
     part = shard.step(*byte_ids(EMOJI.encode()[:1]))
     assert shard.run(part) == part
@@ -135,15 +158,12 @@ def test_a_step_that_is_too_long_is_handed_back() -> None:
     assert shard.run(frame) == frame
 
 
-def test_a_step_that_the_api_does_not_take_is_handed_back_uncounted() -> None:
-    shard = Shard()
-    shard.first(*byte_ids(b"xy"))
-    frame = shard.step(*byte_ids(b"ab"))
-    shard.full = True
-    assert shard.run(frame) == frame
-    shard.full = False
-    assert shard.run(frame) is None
-    assert open_texts(shard.sent[-1]).seq == 2
+def test_rows_that_their_api_does_not_take_are_named() -> None:
+    shard = two_apis()
+    shard.full = {1}
+    passed = shard.lane(shard.step(*byte_ids(b"ab")), shard.step(*byte_ids(b"cd")))
+    assert ([group.rids for group in passed.undelivered], passed.steps, len(shard.inbox)) == ([["b"]], 1, 1)
+    assert [one.texts for one in shard.texts()] == [["a"]]
 
 
 def test_a_lane_ends_in_time() -> None:
@@ -156,7 +176,7 @@ def test_a_lane_ends_in_time() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"stream": False}, {"stop": ["zz"]}, {"want_ids": True}, {"stream_interval": 2}, {"skip_special_tokens": False}],
+    [{"stop": ["zz"]}, {"want_ids": True}, {"stream_interval": 2}, {"skip_special_tokens": False}],
 )
 def test_there_is_no_lane_for_rows_that_need_more_than_the_table(fields: dict[str, Any]) -> None:
     shard = Shard(**fields)
@@ -175,12 +195,31 @@ def test_there_is_no_lane_before_the_rows_are_known() -> None:
     assert shard.core.lane(shard.decoder) is None
 
 
-def test_there_is_no_lane_for_rows_of_two_api_processes() -> None:
-    shard = Shard(rids=("a",))
-    shard.core.open([OpenItem(rid="b", api=1, stream=True)], 0.0)
+def test_each_api_process_gets_its_own_rows() -> None:
+    shard = two_apis()
+    assert shard.run(shard.step(*byte_ids(b"ab")), shard.step(*byte_ids(b"cd"))) is None
+    assert [[(one.seq, one.texts) for one in shard.texts(api)] for api in (0, 1)] == [
+        [(2, ["a"]), (3, ["c"])],
+        [(2, ["b"]), (3, ["d"])],
+    ]
+
+
+def test_rows_of_another_shard_are_passed_over() -> None:
+    shard = Shard(shards=2, index=1, rids="ad")
+    shard.first(*byte_ids(b"xy"))
+    assert shard.run(shard.step(*byte_ids(b"ab"))) is None
+    assert shard.texts()[0].texts == ["a"]
+
+
+def test_requests_that_do_not_stream_are_noted() -> None:
+    shard = Shard(rids="a")
+    shard.core.open([OpenItem(rid="b")], 0.0)
     shard.rids = ["a", "b"]
     shard.first(*byte_ids(b"xy"))
-    assert shard.core.lane(shard.decoder) is None
+    assert shard.run(*(shard.step(*byte_ids(b"ab")) for _ in range(100))) is None
+    shard.long_way(shard.step(*byte_ids(b"ab"), finish_reasons=[None, LENGTH]))
+    (end,) = decode_deltas(shard.sent[-1][1]).ends
+    assert (end.text, end.completion_tokens) == ("y" + "b" * 101, 102)
 
 
 def test_there_is_no_lane_for_another_life_of_the_engine() -> None:
@@ -191,7 +230,7 @@ def test_there_is_no_lane_for_another_life_of_the_engine() -> None:
 
 
 def test_a_new_request_ends_the_lane_at_the_first_row_of_it() -> None:
-    shard = Shard(rids=("a",))
+    shard = Shard(rids="a")
     shard.first(*byte_ids(b"x"))
     shard.core.open([OpenItem(rid="b", stream=True)], 0.0)
     shard.rids = ["a", "b"]
@@ -203,10 +242,10 @@ TOKEN = st.sampled_from([*byte_ids("aß\U0001f600".encode()), *byte_ids(b" word"
 STEPS = st.lists(st.tuples(TOKEN, TOKEN), min_size=1, max_size=24)
 
 
-def heard_by(sent: list[bytes]) -> dict[str, Heard]:
+def heard_by(sent: list[tuple[int, bytes]]) -> dict[str, Heard]:
     """What an api process makes of frames on either way."""
     rig = Rig()
-    for frame in sent:
+    for _, frame in sent:
         if frame[0] == Kind.TEXTS:
             for rid, text in zip(rig._rows[0], open_texts(frame).texts, strict=True):
                 rig.said(rid).texts.append(text)
@@ -223,11 +262,17 @@ def test_both_ways_say_the_same(steps: list[tuple[int, int]]) -> None:
         reasons: dict[str, Any] = {"finish_reasons": [LENGTH, LENGTH]} if number == len(steps) - 1 else {}
         long.long_way(long.step(*ids, **reasons))
         frame: bytes | None = short.step(*ids, **reasons)
-        lane = short.core.lane(short.decoder)
-        if lane is not None and frame is not None:
-            short.inbox.append(frame)
-            frame, passed = lane.run(short.receive, short.send, FOREVER)
-            assert (frame is None) == (passed.steps == 1)
+        if short.core.lane(short.decoder) is not None:
+            assert frame is not None
+            passed = short.lane(frame)
+            assert (passed.frame is None) == (passed.steps == 1)
+            frame = passed.frame
         if frame is not None:
             short.long_way(frame)
     assert heard_by(short.sent) == heard_by(long.sent)
+
+
+def test_rows_of_an_api_process_that_is_not_there_are_undelivered() -> None:
+    shard = Shard(rids="a", api=9)
+    shard.first(*byte_ids(b"x"))
+    assert [group.api for group in shard.lane(shard.step(*byte_ids(b"a"))).undelivered] == [9]
