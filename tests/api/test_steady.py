@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from forebay.topology import Peer
 from forebay.wire.frames import Kind
@@ -13,12 +17,16 @@ from tests.api.samples import complete
 from tests.api.test_stopping_peers import hello
 
 
-@pytest.fixture
-def conversation(talk: Talk) -> Conversation:
+def begun(talk: Talk) -> Conversation:
     """A stream of two samples that has begun."""
     c = talk(complete(stream=True, n=2))
     c.say((0, "a", [1], None), (1, "x", [2], None))
     return c
+
+
+@pytest.fixture
+def conversation(talk: Talk) -> Conversation:
+    return begun(talk)
 
 
 def texts(*said: str, seq: int = 2, source: int = 0, epoch: int = 1) -> bytes:
@@ -87,3 +95,33 @@ def test_a_sample_that_has_ended_hears_nothing_more(conversation: Conversation) 
     c.mailbox.abandon(c.call)
     assert c.mailbox.steady(texts("b", "y"))
     assert heard(c) == [(0, "a"), (1, "x")]
+
+
+def test_steps_that_wait_together_are_one_event_a_stream(conversation: Conversation) -> None:
+    c = conversation
+    c.mailbox.take([texts("b", "", seq=2), texts("c", "y", seq=3), texts("", "z", seq=4)])
+    assert heard(c)[2:] == [(0, "bc"), (1, "yz")]
+
+
+def test_a_damaged_step_among_others_ends_the_streams_with_an_error(conversation: Conversation) -> None:
+    c = conversation
+    c.mailbox.take([texts("b", "y", seq=2), texts("c", "z", seq=3)[:-1], texts("d", "w", seq=4)])
+    assert (c.call.done.done(), c.mailbox.bad_frames, len(c.mailbox)) == (True, 2, 0)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from(["", "a", "bc"]), st.sampled_from(["", "x"])), max_size=8), st.data())
+def test_any_split_into_wakeups_says_the_same(said: list[tuple[str, str]], data: st.DataObject) -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        c = begun(lambda plan: Conversation(plan, loop))
+        frames = [texts(*pair, seq=2 + number) for number, pair in enumerate(said)]
+        while frames:
+            count = data.draw(st.integers(1, len(frames)))
+            if count > 1 or not c.mailbox.steady(frames[0]):
+                c.mailbox.take(frames[:count])
+            del frames[:count]
+        for index, column in enumerate(("a" + "".join(pair[0] for pair in said), "x" + "".join(p[1] for p in said))):
+            assert "".join(text for at, text in heard(c) if at == index) == column
+    finally:
+        loop.close()
