@@ -51,12 +51,17 @@ class Mailbox(Delivery):
     def take(self, frames: list[bytes]) -> None:
         """All frames that were waiting. One step's text is written as it comes; more are merged a stream at a time."""
         merged: list[Choice] | None = [] if len(frames) > 1 else None
-        for frame in frames:
+        at = 0
+        while at < len(frames):
+            if merged is not None and (taken := self._steady_run(frames[at:], merged)):
+                at += taken
+                continue
             try:
-                self._take(frame, merged)
+                self._take(frames[at], merged)
             except PeerError as error:
                 self.bad_frames += 1
                 log.warning("dropped a frame: %s", error)
+            at += 1
         if merged:
             for choice in merged:
                 choice.flush()
@@ -119,7 +124,9 @@ class Mailbox(Delivery):
             self._alive()
         self._look_at(peer)
         if peer.role == "detokenizer":
-            self._rows_from(peer.number).lives.greeted(hello.incarnation)
+            rows = self._rows_from(peer.number)
+            rows.lives.greeted(hello.incarnation)
+            self._due.pop(rows.due, None)
         if before is not None and before.incarnation != hello.incarnation:
             self._lost(peer)
         if peer.role in ("tokenizer", "detokenizer"):

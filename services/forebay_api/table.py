@@ -31,9 +31,12 @@ Send = Callable[[Peer, bytes], bool]
 class Rows:
     """The rows of the previous frame of one detokenizer."""
 
-    __slots__ = ("choices", "epoch", "lives", "seq")
+    __slots__ = ("choices", "due", "epoch", "lives", "number", "seq")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.due = b""
+        """What its next frame begins with if it is a steady one."""
         self.epoch = self.seq = -1
         self.choices: list[Choice | None] = []
         self.lives = Lives()
@@ -72,6 +75,7 @@ class Table:
         self._public: dict[str, Call] = {}
         self._asks = Asks(number, send, loop)
         self._rows: dict[int, Rows] = {}
+        self._due: dict[bytes, Rows] = {}
         self.pace = Pace()
         self._up: set[Peer] = set()
         self._lives: dict[Peer, int | None] = {}

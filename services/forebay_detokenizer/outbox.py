@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from forebay.wire.deltas import Deltas
 from forebay.wire.messages import AbortRequest, End, Extra, RequestFault
-from forebay.wire.steady import pack_texts
 
 
 @dataclass(slots=True)
@@ -68,12 +67,16 @@ class Outbox:
         self._told[api] = rids
         self._put(api, deltas)
 
-    def texts(self, api: int, texts: list[str], rids: list[str]) -> bytes | None:
-        """The frame of a steady step, numbered, to be sent at once; None when something must go before or with it."""
+    def steady(self, api: int, rids: list[str]) -> tuple[int, int, int] | None:
+        """Source, epoch and number of the last frame for an api process; None when texts of these rows alone cannot
+        follow it."""
         if self._told.get(api) is not rids or self._mail.deltas or self._ends:
             return None
-        seq = self._seqs[api] = self._seqs[api] + 1
-        return pack_texts(self._source, self._epoch, seq, texts)
+        return self._source, self._epoch, self._seqs[api]
+
+    def passed(self, api: int, frames: int) -> None:
+        """Frames of texts that were numbered and sent by somebody else."""
+        self._seqs[api] += frames
 
     def _put(self, api: int, deltas: Deltas) -> None:
         deltas.source, deltas.epoch = self._source, self._epoch

@@ -48,7 +48,7 @@ class DetokenizerService:
         self._next_tick = self._next_doubt = 0.0
         self._touched = False
         """Whether there may be something to send since the last turn."""
-        self._apis = role.links.of_role("api")
+        self._senders = {peer.number: role.links.links[peer].send for peer in role.links.of_role("api")}
         self._steps = role.counters.counter("engine_steps_total")
         self._step_seconds = role.counters.histogram("detokenize_seconds", WORK)
         role.tally.show(lambda: 0 if self._core is None else len(self._core), "detokenizer")
@@ -57,9 +57,7 @@ class DetokenizerService:
 
     def handle(self, kind: Kind, frame: bytes) -> None:
         """One frame. Everything but a greeting waits until the engine's facts are known."""
-        if kind is Kind.STEP and self._core is not None:
-            self._steady(self._core, frame)
-        elif kind is Kind.HELLO:
+        if kind is Kind.HELLO:
             engine = self._role.hellos.get(ENGINE)
             if engine is not None:
                 self._decoder.greeted(engine.incarnation)
@@ -72,12 +70,28 @@ class DetokenizerService:
         else:
             self._work(self._core, kind, frame)
 
+    def next_frame(self, until: float) -> bytes | None:
+        """The next frame that is not a steady step; those are served and sent as they come. None: nothing comes, or it
+        is `until`."""
+        core, links = self._core, self._role.links
+        lane = None if core is None or self._touched else core.lane(self._decoder)
+        if core is None or lane is None:
+            return links.next()
+        passed = lane.run(links.raw_receive, self._senders, until)
+        links.received_elsewhere(passed.received, passed.received_bytes)
+        if passed.steps:
+            self._steps.add(passed.steps)
+            self._step_seconds.observe(passed.seconds, passed.steps)
+        for group in passed.undelivered:
+            self._touched = True
+            core.fail(group.rids, "the api process does not take what it is sent")
+            core.forget_rows(group.api)
+        return passed.frame
+
     def _work(self, core: Detokenizer, kind: Kind, frame: bytes) -> None:
         now = time.monotonic()
         self._touched = True
-        if kind is Kind.STEP:
-            self._steady(core, frame)
-        elif kind is Kind.EGRESS:
+        if kind is Kind.STEP or kind is Kind.EGRESS:
             core.step(self._checked(core, self._decoder.decode, frame), now)
             # Per step, never per token: 0.5 us together.
             self._steps.add()
@@ -87,21 +101,6 @@ class DetokenizerService:
         else:
             # After `user` the engine ends the request itself, and its client waits for that end.
             core.abort([abort.rid for abort in control.decode_aborts(frame) if abort.reason != "user"])
-
-    def _steady(self, core: Detokenizer, frame: bytes) -> None:
-        """A step with nothing but one token a row: served and sent at once, if the rows need nothing more either."""
-        now = time.monotonic()
-        step = self._checked(core, self._decoder.steady, frame)
-        sent = core.plain(self._decoder.rids, step.ids, step.width)
-        if sent is None:
-            self._touched = True
-            core.step(self._decoder.whole(step), now)
-        elif not self._role.links.send(self._apis[sent[0]], sent[1]):
-            self._touched = True
-            core.fail(self._decoder.rids, "the api process does not take what it is sent")
-            core.forget_rows(sent[0])
-        self._steps.add()
-        self._step_seconds.observe(time.monotonic() - now)
 
     def _checked(self, core: Detokenizer, read: Callable[[bytes], T], frame: bytes) -> T:
         """One step of the engine. When rows are missing every request may have a gap: better an error than a hang."""
@@ -131,7 +130,7 @@ class DetokenizerService:
     def _meet(self) -> None:
         """Tell the core which lives of the api processes are the present ones."""
         if self._core is not None:
-            for peer in self._apis:
+            for peer in self._role.links.of_role("api"):
                 hello = self._role.hellos.get(peer)
                 if hello is not None:
                     self._core.lives.greeted(peer.number, hello.incarnation)
@@ -222,4 +221,4 @@ def load_tables(path: str) -> Tables:
 
 def run(role: Role) -> None:
     """One detokenizer process, until the role stops."""
-    role.serve(DetokenizerService(role), frames_only=True)
+    role.serve_flow(DetokenizerService(role))

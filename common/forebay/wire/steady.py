@@ -24,8 +24,8 @@ _TEXTS = struct.Struct("<QQI")
 _TEXTS_HEAD = struct.Struct(PREFIX.format + _TEXTS.format[1:])
 _STEP_START = PREFIX.pack(Kind.STEP, VERSION, 0, _STEP.size)
 _TEXTS_START = PREFIX.pack(Kind.TEXTS, VERSION, 0, _TEXTS.size)
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[str]).decode
+encode_texts = msgspec.msgpack.Encoder().encode
+decode_texts = msgspec.msgpack.Decoder(list[str]).decode
 
 
 class Step(NamedTuple):
@@ -47,10 +47,27 @@ class Texts(NamedTuple):
     texts: list[str]
 
 
+STEP_SIZE = _STEP_HEAD.size
+"""Bytes before the ids of a steady step."""
+
+
+TEXTS_SIZE = _TEXTS_HEAD.size
+"""Bytes before the texts of a steady step."""
+
+
+def step_head(epoch: int, seq: int, rows: int, width: int) -> bytes:
+    """What a steady step begins with: everything but its ids."""
+    return _STEP_HEAD.pack(Kind.STEP, VERSION, 0, _STEP.size, epoch, seq, rows, width)
+
+
+def texts_head(source: int, epoch: int, seq: int) -> bytes:
+    """What the texts of a steady step begin with: everything but the texts."""
+    return _TEXTS_HEAD.pack(Kind.TEXTS, VERSION, 0, _TEXTS.size, epoch, seq, source)
+
+
 def pack_step(epoch: int, seq: int, rows: int, width: int, ids: Iterable[Buffer]) -> bytes:
     """The frame of a steady step; `ids` are buffers that make `rows` ids of `width` bytes together."""
-    head = _STEP_HEAD.pack(Kind.STEP, VERSION, 0, _STEP.size, epoch, seq, rows, width)
-    return b"".join((head, *ids))
+    return b"".join((step_head(epoch, seq, rows, width), *ids))
 
 
 def open_step(frame: Buffer) -> Step:
@@ -67,7 +84,7 @@ def open_step(frame: Buffer) -> Step:
 
 def pack_texts(source: int, epoch: int, seq: int, texts: list[str]) -> bytes:
     """The frame of a steady step for one api process."""
-    return _TEXTS_HEAD.pack(Kind.TEXTS, VERSION, 0, _TEXTS.size, epoch, seq, source) + _encode(texts)
+    return texts_head(source, epoch, seq) + encode_texts(texts)
 
 
 def open_texts(frame: Buffer) -> Texts:
@@ -77,6 +94,6 @@ def open_texts(frame: Buffer) -> Texts:
         raise PeerError(f"the header of a TEXTS frame has {len(header)} bytes where {_TEXTS.size} are due")
     epoch, seq, source = _TEXTS.unpack_from(frame, PREFIX.size)
     try:
-        return Texts(epoch, seq, source, _decode(memoryview(frame)[_TEXTS_HEAD.size :]))
+        return Texts(epoch, seq, source, decode_texts(memoryview(frame)[_TEXTS_HEAD.size :]))
     except (msgspec.DecodeError, RecursionError) as error:
         raise PeerError(f"the texts of a TEXTS frame cannot be read: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,3 +78,17 @@ def test_prompts_before_a_frozen_engine_are_refused_and_then_served(front: Front
     assert_idle(front)
     with front.client() as client:
         wait_for(lambda: served(client, ids), 20, "room for a prompt")
+
+
+def test_long_streams_go_through_links_that_hold_little(tmp_path: Path) -> None:
+    """Marks come back on every way that a frame can take, that of steady steps included."""
+    folder = make_tokenizer(tmp_path / "model")
+    flags = ("--engine", "echo", "--tokenizer-path", str(folder), "--echo-step-ms", "1", "--max-link-bytes", "65536")
+    body = {"text": "x", "stream": True, "sampling_params": {"max_new_tokens": 4_000}}
+    with running(tmp_path, *flags, "--context-length", "100000") as front, front.client() as client:
+        with client.stream("POST", "/generate", json=body) as answer:
+            lines = [line for line in answer.iter_lines() if line]
+        assert lines[-1] == "data: [DONE]"
+        assert '"completion_tokens":4000' in lines[-2].replace(" ", "")
+        counts = client.get("/metrics").text
+    assert not re.findall(r"^forebay_\w*dropped_frames_total\{.*\} [1-9]", counts, re.MULTILINE)
