@@ -54,6 +54,10 @@ class Connection(HttpToolsProtocol):
         self._head_begun = False
         """Whether a request line has begun; empty lines before one mean nothing."""
         self._body_began = 0.0
+        self._feeding = False
+        """Whether the parser is at work."""
+        self._come: RequestResponseCycle | None = None
+        """A request that came with the bytes that the parser is at, and is started when it has done."""
         self._cycles: list[RequestResponseCycle] = []
         """The requests without an answer: more than one when a client does not wait for its answers."""
         self._unsent = 0
@@ -106,10 +110,28 @@ class Connection(HttpToolsProtocol):
             self._begin_head()
         if self._stage is Stage.HEAD:
             self._head_bytes += len(data)
+        self._feeding = True
         super().data_received(data)
+        self._feeding = False
+        if self._come is not None:
+            self._start()
         # The parser keeps an unfinished header line to itself: its length shows only here.
         if self._stage is Stage.HEAD and self._head_bytes > self._door.max_header_bytes:
             self._refuse_head()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._feeding:
+            self._come = cycle
+            return
+        super()._start_asgi_task(cycle, app)
+
+    def _start(self) -> None:
+        """Start the request that has come: without a task if it is complete, and one of those that need none."""
+        cycle, self._come = self._come, None
+        assert cycle is not None
+        direct = self._door.direct
+        if cycle.more_body or direct is None or not direct(cycle):
+            super()._start_asgi_task(cycle, self.app)
 
     def _begin_head(self) -> None:
         self._stage = Stage.HEAD

@@ -34,7 +34,7 @@ class Dispatch(Table):
         self._dispatch(call, choices, ids)
 
     def _dispatch(self, call: Call, choices: list[Choice], ids: list[Ids]) -> None:
-        live = self._tokenizers()
+        live = self._takers
         if not live or not all(self._welcomes(Peer("detokenizer", choice.detokenizer)) for choice in choices):
             self._unsent[call] = (choices, ids)
             return
@@ -74,7 +74,7 @@ class Dispatch(Table):
                 self._dispatch(call, waiting, kept)
 
     def _send_unsent(self) -> None:
-        if self._unsent and self._tokenizers():
+        if self._unsent and self._takers:
             unsent, self._unsent = self._unsent, {}
             self._resend([(call, *work) for call, work in unsent.items()])
 
@@ -88,18 +88,17 @@ class Dispatch(Table):
         """Whether a peer is linked in both directions: its greeting has come, so its answers will."""
         return peer in self._up and peer in self.hellos
 
-    def _tokenizers(self) -> list[Peer]:
-        """The tokenizers that take new work."""
-        return sorted(peer for peer in self._up if peer.role == "tokenizer" and self._welcomes(peer))
-
     def _welcomes(self, peer: Peer) -> bool:
         """Whether a peer takes new work: one that is about to stop only finishes what it has."""
         hello = self.hellos.get(peer)
         return peer in self._up and hello is not None and hello.status != "stopping"
 
     def _look_at(self, peer: Peer) -> None:
+        """Something has changed with a peer: see who takes new work now."""
         if peer.role == "detokenizer":
             (self.shut_shards.discard if self._welcomes(peer) else self.shut_shards.add)(peer.number)
+        elif peer.role == "tokenizer":
+            self._takers = sorted(peer for peer in self._up if peer.role == "tokenizer" and self._welcomes(peer))
 
     def open_rid(self, fresh: Callable[[], str]) -> str:
         """A wire id whose detokenizer takes new requests, if any does."""
@@ -110,7 +109,7 @@ class Dispatch(Table):
 
     def tokenizer(self) -> Peer:
         """A live tokenizer for a control request; raises `RequestError` (503) when there is none."""
-        live = self._tokenizers()
+        live = self._takers
         if not live:
             raise RequestError("no tokenizer is running", 503, retry_after=1)
         self._next_tokenizer += 1

@@ -24,6 +24,16 @@ LEFT = 499
 """The status that is counted and logged for an exchange whose client left before its answer."""
 
 
+class Way:
+    """The numbers of the HTTP requests of one path and method, kept together: two lookups a request."""
+
+    __slots__ = ("active", "answered", "requests")
+
+    def __init__(self, requests: Cell, active: Cell) -> None:
+        self.requests, self.active = requests, active
+        self.answered: dict[int, Cell] = {}
+
+
 class Metrics:
     """The counters of one api process."""
 
@@ -32,7 +42,8 @@ class Metrics:
         self._counters = counters
         self._pace = pace
         self._endpoints = frozenset(endpoints)
-        self._cells: dict[tuple[str, ...], Cell] = {}
+        self._cells: dict[tuple[str, str], Cell] = {}
+        self._ways: dict[tuple[str, str], Way] = {}
         self._histograms: dict[tuple[str, str], Histogram] = {}
         self._keys: Counter[str] = Counter()
         self._active_keys = counters.gauge("routing_keys_active")
@@ -43,26 +54,32 @@ class Metrics:
             self._cell(name)
 
     # ---------------------------------------------------------------- HTTP
-    def came(self, path: str, method: str) -> tuple[str, str]:
-        """An HTTP request; returns its labels for `went`."""
+    def came(self, path: str, method: str) -> Way:
+        """An HTTP request; returns what `went` is to be given."""
+        way = self._ways.get((path, method)) or self._way(path, method)
+        way.requests.add()
+        way.active.add()
+        return way
+
+    def went(self, way: Way, status: int) -> None:
+        """The end of an HTTP request, with the status of its answer."""
+        way.active.add(-1)
+        cell = way.answered.get(status)
+        if cell is None:
+            endpoint, method = next(names for names, one in self._ways.items() if one is way)
+            labels = {"endpoint": endpoint, "method": method, "status_code": str(status or LEFT)}
+            cell = way.answered[status] = self._counters.counter("http_responses_total", **labels)
+        cell.add()
+
+    def _way(self, path: str, method: str) -> Way:
         endpoint = path if path in self._endpoints else OTHER
         method = method if method in METHODS else OTHER
-        self._http("http_requests_total", endpoint, method).add()
-        self._http("http_requests_active", endpoint, method).add()
-        return endpoint, method
-
-    def went(self, labels: tuple[str, str], status: int) -> None:
-        """The end of an HTTP request, with the status of its answer."""
-        self._http("http_requests_active", *labels).add(-1)
-        self._http("http_responses_total", *labels, str(status or LEFT)).add()
-
-    def _http(self, name: str, *values: str) -> Cell:
-        cell = self._cells.get((name, *values))
-        if cell is None:
-            labels = dict(zip(METRICS[name].labels, values, strict=True))
-            make = self._counters.gauge if METRICS[name].kind == "gauge" else self._counters.counter
-            cell = self._cells[name, *values] = make(name, **labels)
-        return cell
+        way = self._ways.get((endpoint, method))
+        if way is None:
+            labels = {"endpoint": endpoint, "method": method}
+            requests = self._counters.counter("http_requests_total", **labels)
+            way = self._ways[endpoint, method] = Way(requests, self._counters.gauge("http_requests_active", **labels))
+        return way
 
     # ---------------------------------------------------------------- calls
     def call_began(self, call: Call) -> None:
@@ -70,17 +87,21 @@ class Metrics:
         if not call.plan.log_metrics:
             self._pace.unmeasured += 1
             return
-        self._keys.update(_routing_keys(call))
-        self._active_keys.set(len(self._keys))
+        keys = _routing_keys(call)
+        if keys:
+            self._keys.update(keys)
+            self._active_keys.set(len(self._keys))
 
     def call_ended(self, call: Call) -> None:
         """A call has ended, in whatever way. Called exactly once for each call that began."""
         if not call.plan.log_metrics:
             self._pace.unmeasured -= 1
             return
-        self._keys.subtract(_routing_keys(call))
-        self._keys = +self._keys
-        self._active_keys.set(len(self._keys))
+        keys = _routing_keys(call)
+        if keys:
+            self._keys.subtract(keys)
+            self._keys = +self._keys
+            self._active_keys.set(len(self._keys))
         prompts: dict[int, list[Choice]] = {}
         for choice in call.choices:
             prompts.setdefault(choice.prompt, []).append(choice)
@@ -124,8 +145,12 @@ class Metrics:
         self._histogram("uncached_prompt_tokens_histogram").observe(ends[0].prompt_tokens - ends[0].cached_tokens)
         self._histogram("generation_tokens_histogram").observe(tokens)
 
-    def _cell(self, name: str, *values: str) -> Cell:
-        return self._http(name, *values)
+    def _cell(self, name: str, value: str = "") -> Cell:
+        cell = self._cells.get((name, value))
+        if cell is None:
+            labels = dict(zip(METRICS[name].labels, [value] if value else [], strict=True))
+            cell = self._cells[name, value] = self._counters.counter(name, **labels)
+        return cell
 
     def _histogram(self, name: str, value: str = "") -> Histogram:
         found = self._histograms.get((name, value))

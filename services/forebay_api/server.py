@@ -40,6 +40,28 @@ def chunk_head(size: int) -> bytes:
     return CHUNK_SIZES[size] if size < len(CHUNK_SIZES) else b"%x\r\n" % size
 
 
+def complete(cycle: RequestResponseCycle) -> None:
+    """The answer of a request is written: uvicorn goes on to the next one of its connection, or closes it."""
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+
+
+def write_answer(cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> None:
+    """A whole answer with a body, in one write and without a wait."""
+    lines = [STATUS_LINE[status]]
+    for name, value in (*cycle.default_headers, *headers):
+        lines += (name, b": ", value, b"\r\n")
+    if not cycle.keep_alive:
+        lines.append(b"connection: close\r\n")
+    lines += (b"content-length: %d\r\n\r\n" % len(body), body)
+    cycle.transport.write(b"".join(lines))
+    complete(cycle)
+
+
 class ResponseOwner:
     """The response that a connection works for at the moment; makes sure that it hears when the client leaves."""
 
@@ -166,9 +188,18 @@ class EventWriter(ResponseOwner):
 
     async def finish(self, last: bytes) -> None:
         """Send the last events and end the response; waits while the transport is full."""
-        if not self.started:
-            self.start()
-        await self.cycle.send({"type": "http.response.body", "body": last, "more_body": False})
+        flow = self.connection.flow
+        if flow.write_paused and not self.cycle.disconnected:
+            await flow.drain()
+        self.end(last)
+
+    def end(self, last: bytes) -> None:
+        """Send the last events and end the response, also on a full transport."""
+        if not self.cycle.disconnected:
+            if not self.started:
+                self.start()
+            self.transport.write(b"".join((chunk_head(len(last)), last, b"\r\n0\r\n\r\n")))
+            complete(self.cycle)
         self.release()
 
 

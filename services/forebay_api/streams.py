@@ -73,6 +73,10 @@ class StreamCall(Call):
         if not self.done.done():
             self.done.set_result(None)
 
+    def close(self) -> None:
+        super().close()
+        del self.writer, self.too_slow
+
     def room(self) -> None:
         """The client has read on: send what was held."""
         for choice in self.choices:

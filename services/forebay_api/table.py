@@ -68,6 +68,8 @@ class Table:
         """Whose life the present connection to a peer belongs to, once it has greeted."""
         self.shut_shards: set[int] = set()
         """Detokenizers that are away or about to stop: no new request is given to them while there are others."""
+        self._takers: list[Peer] = []
+        """Tokenizers that take new requests, in order."""
         self._unsent: dict[Call, tuple[list[Choice], list[Ids]]] = {}
         """Calls that found no tokenizer, or not their detokenizer; sent as soon as there is one."""
         self._sent: dict[Peer, dict[Call, tuple[list[Choice], list[Ids]]]] = {}
