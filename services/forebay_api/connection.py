@@ -54,6 +54,8 @@ class Connection(HttpToolsProtocol):
         self._head_begun = False
         """Whether a request line has begun; empty lines before one mean nothing."""
         self._body_began = 0.0
+        self._read = 0
+        """Bytes of the latest read."""
         self._feeding = False
         """Whether the parser is at work."""
         self._come: RequestResponseCycle | None = None
@@ -110,6 +112,7 @@ class Connection(HttpToolsProtocol):
             self._begin_head()
         if self._stage is Stage.HEAD:
             self._head_bytes += len(data)
+        self._read = len(data)
         self._feeding = True
         super().data_received(data)
         self._feeding = False
@@ -147,10 +150,9 @@ class Connection(HttpToolsProtocol):
         self._head_begun = True
 
     def on_headers_complete(self) -> None:
-        if (
-            sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
-            > self._door.max_header_bytes
-        ):
+        limit = self._door.max_header_bytes
+        # What has come at all is mostly within the limit, and then the head is.
+        if self._head_bytes + self._read + len(self.headers) > limit and self._head_size() > limit:
             self._refuse_head()
             raise ValueError("the head of the request is too large")
         super().on_headers_complete()
@@ -163,6 +165,9 @@ class Connection(HttpToolsProtocol):
         self._stage = Stage.BODY
         self._since = self._body_began = self.loop.time()
         self._body_bytes = self._unread = 0
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def on_body(self, body: bytes) -> None:
         self._since = self.loop.time()

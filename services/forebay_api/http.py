@@ -102,8 +102,8 @@ class Exchange:
 
     def need_json(self) -> None:
         """Refuse a body that does not call itself JSON."""
-        kind = self.fields.get(b"content-type", b"").split(b";")[0].strip().lower()
-        if kind != JSON:
+        kind = self.fields.get(b"content-type", b"")
+        if kind != JSON and kind.split(b";")[0].strip().lower() != JSON:
             raise RequestError("Unsupported Media Type: Only 'application/json' is allowed", 400)
 
     async def body(self, limit: int) -> bytes:

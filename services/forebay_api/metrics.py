@@ -102,6 +102,9 @@ class Metrics:
             self._keys.subtract(keys)
             self._keys = +self._keys
             self._active_keys.set(len(self._keys))
+        if len(call.choices) == 1:
+            self._prompt(call, call.choices)
+            return
         prompts: dict[int, list[Choice]] = {}
         for choice in call.choices:
             prompts.setdefault(choice.prompt, []).append(choice)
@@ -116,14 +119,14 @@ class Metrics:
         reasons = [_reason(call, choice) for choice in choices]
         for reason in reasons:
             self._cell("finished_samples_total", reason).add()
-        if "abort" in reasons:
+        aborted = "abort" in reasons
+        if aborted:
             self._cell("num_aborted_requests_total").add()
         ends = [call.ends[choice.index] for choice in choices if choice.index in call.ends]
-        if not ends:
-            return
-        self._tokens(ends)
-        if not {"abort", "error"} & set(reasons):
-            self._times(call, choices, ends, streaming)
+        if ends:
+            self._tokens(ends)
+            if not aborted and "error" not in reasons:
+                self._times(call, choices, ends, streaming)
 
     def _tokens(self, ends: list[End]) -> None:
         self._cell("prompt_tokens_total").add(ends[0].prompt_tokens)
@@ -133,17 +136,18 @@ class Metrics:
     def _times(self, call: Call, choices: list[Choice], ends: list[End], streaming: str) -> None:
         """One value in each histogram, for a request that came to its own end."""
         first, last = _span(choices)
-        tokens = sum(end.completion_tokens for end in ends)
-        if call.plan.stream:
+        tokens = [end.completion_tokens for end in ends]
+        streams = call.plan.stream
+        if streams:
             self._histogram("time_to_first_token_seconds", streaming).observe(first - call.began)
         self._histogram("e2e_request_latency_seconds", streaming).observe(last - call.began)
-        longest = max(end.completion_tokens for end in ends)
+        longest = max(tokens)
         if longest > 1:
-            since = first if call.plan.stream else call.began
+            since = first if streams else call.began
             self._histogram("request_time_per_output_token_seconds", streaming).observe((last - since) / (longest - 1))
         self._histogram("prompt_tokens_histogram").observe(ends[0].prompt_tokens)
         self._histogram("uncached_prompt_tokens_histogram").observe(ends[0].prompt_tokens - ends[0].cached_tokens)
-        self._histogram("generation_tokens_histogram").observe(tokens)
+        self._histogram("generation_tokens_histogram").observe(sum(tokens))
 
     def _cell(self, name: str, value: str = "") -> Cell:
         cell = self._cells.get((name, value))
@@ -164,6 +168,8 @@ class Metrics:
 def _span(choices: list[Choice]) -> tuple[float, float]:
     """When the first token of any sample came, and when the last sample ended."""
     # A stream whose only step is its last one has no first token but its end.
+    if len(choices) == 1:
+        return choices[0].first_at or choices[0].ended_at, choices[0].ended_at
     return min(choice.first_at or choice.ended_at for choice in choices), max(choice.ended_at for choice in choices)
 
 
@@ -178,9 +184,9 @@ def _reason(call: Call, choice: Choice) -> str:
 
 def _is_structured(choice: Choice) -> bool:
     sampling = choice.item.head.sampling
-    return any((sampling.json_schema, sampling.regex, sampling.ebnf, sampling.structural_tag))
+    return bool(sampling.json_schema or sampling.regex or sampling.ebnf or sampling.structural_tag)
 
 
 def _routing_keys(call: Call) -> list[str]:
-    found = ((item.head.extra or {}).get("routing_key") for item in call.plan.items)
+    found = [item.head.extra.get("routing_key") for item in call.plan.items if item.head.extra]
     return [key for key in found if isinstance(key, str)]
