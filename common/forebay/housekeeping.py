@@ -13,9 +13,9 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 YOUNG = 10_000
-"""Containers that are made, and not freed, before the garbage collector looks at the young ones: more than a burst of 64
-requests has in the air. A finished request leaves no garbage, so a look finds nothing (700, Python's number: 10 us a
-request)."""
+"""Containers that are made and not freed before the garbage collector looks at the young ones: more than a burst of 64
+requests has in the air. A finished request leaves no garbage, so a look finds nothing (with 700, Python's number, the
+looks take 10 us a request)."""
 
 
 def settle_memory() -> None:

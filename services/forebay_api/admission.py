@@ -44,7 +44,7 @@ _NO_SAMPLING = SamplingBody()
 
 def plan_generate(body: GenerateBody, ctx: AdmissionContext, headers: HeaderFields = NO_HEADERS) -> Plan:
     """The plan of a `/generate` body. Raises `RequestError`; the first fault in the spec's order decides."""
-    if headers is NO_HEADERS:
+    if headers == NO_HEADERS:
         return again.generate(body, ctx, lambda whole: _generate(whole, ctx, headers))
     return _generate(body, ctx, headers)
 

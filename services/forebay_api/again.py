@@ -1,8 +1,8 @@
 """Clients send the same parameters again and again: what was checked and filled in once is copied for the next request.
 
 A body is taken apart into its prompt, its names and the rest. When the rest has come before, only prompt and names are
-looked at; the plan is that of the earlier request with others in their place. Everything that hangs on the engine's facts
-or on settings is in the context, which is made anew when they change, and its plans with it.
+looked at; the plan is that of the earlier request with others in their place. The plans are kept in the context, which
+is made anew when the engine has told new facts.
 """
 
 from __future__ import annotations
@@ -113,5 +113,5 @@ def _like(
         text=text,
         chat=None if messages is None or blank.chat is None else replace(blank.chat, messages=messages),
     )
-    id = public_rid or (fresh_id(prefix) if prefix else "")
-    return replace(known, id=id, parent_rid=public_rid, public_rids=names, items=[item], ids=[array("q")])
+    name = public_rid or fresh_id(prefix) if prefix else ""
+    return replace(known, id=name, parent_rid=public_rid, public_rids=names, items=[item], ids=[array("q")])

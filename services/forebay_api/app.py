@@ -50,8 +50,6 @@ class Api:
         self.open_calls = 0
         self._context: AdmissionContext | None = None
         self._serial = 0
-        self.tasks: set[asyncio.Task[None]] = set()
-        """Exchanges that `Direct` began and a task ends."""
         self._bodies = Bodies(role.settings.max_bodies_bytes)
         self.family = Family(role, mailbox)
         self._table: dict[tuple[str, str], Route] = {

@@ -8,12 +8,12 @@ prompt that is to go ahead of its samples, a client that wants to hear 100 first
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from forebay.errors import RequestError
 from forebay_api import replies
 from forebay_api.calls import Call, Choice, as_error
 from forebay_api.http import JSON, Exchange
@@ -33,6 +33,8 @@ class Direct:
 
     def __init__(self, api: Api) -> None:
         self._api = api
+        self._tasks: set[asyncio.Task[None]] = set()
+        """The few requests that wait for something; a loop keeps its tasks only while somebody else does."""
         self._kinds: dict[tuple[str, str], tuple[Route, Kind]] = {
             (method, route.path): (route, KINDS[route.path]) for route in generation.ROUTES for method in route.methods
         }
@@ -64,9 +66,7 @@ class Direct:
         http.take_body(len(body))
         plan = plan_of(api, http, kind, body)
         if warms(api, plan):
-            task = asyncio.get_running_loop().create_task(api.finish(http, partial(self._respond, plan)))
-            api.tasks.add(task)
-            task.add_done_callback(api.tasks.discard)
+            self._task(api.finish(http, partial(self._respond, plan)))
         elif plan.stream:
             self._stream(http, cycle, plan)
         else:
@@ -90,15 +90,17 @@ class Direct:
     ) -> None:
         owner.release()
         try:
-            if not call.client_left:
-                error = whole_fault(call)
-                if error is not None:
-                    raise error
-                self._answer(http, cycle, 200, replies.whole(call))
+            error = None if call.client_left else whole_fault(call)
+            if error is not None:
+                raise error
+            body = b"" if call.client_left else replies.whole(call)
         except Exception as error:
             self._fail(http, cycle, error)
-        else:
+            return
+        if call.client_left:
             self._api.over(http)
+        else:
+            self._answer(http, cycle, 200, body)
 
     # ---------------------------------------------------------------- event streams
     def _stream(self, http: Exchange, cycle: RequestResponseCycle, plan: Plan) -> None:
@@ -111,35 +113,52 @@ class Direct:
         call.done.add_done_callback(partial(self._stream_done, http, cycle, call, writer))
 
     def _stream_done(
-        self, http: Exchange, cycle: RequestResponseCycle, call: StreamCall, writer: EventWriter, _: asyncio.Future[None]
+        self,
+        http: Exchange,
+        cycle: RequestResponseCycle,
+        call: StreamCall,
+        writer: EventWriter,
+        _: asyncio.Future[None],
     ) -> None:
-        try:
-            if not call.client_left:
-                if call.failed is not None and not writer.started:
-                    writer.release()
-                    raise as_error(call.failed, call.plan.kind)
-                http.answered, http.status = True, 200
-                # Also on a full transport: these few bytes are the end of it.
-                writer.end(call.last_events())
-        except Exception as error:
-            self._fail(http, cycle, error)
-        else:
-            self._api.over(http)
-        finally:
+        if call.client_left:
             writer.release()
+            self._api.over(http)
+        elif call.failed is not None and not writer.started:
+            writer.release()
+            self._fail(http, cycle, as_error(call.failed, call.plan.kind))
+        else:
+            http.answered, http.status = True, 200
+            self._last(http, cycle, partial(writer.end, call.last_events()))
 
     # ---------------------------------------------------------------- answers
-    def _answer(self, http: Exchange, cycle: RequestResponseCycle, status: int, body: bytes) -> None:
-        http.answered, http.status = True, status
-        if not cycle.disconnected:
-            write_answer(cycle, status, [(b"content-type", JSON), *http.headers], body)
-
     def _fail(self, http: Exchange, cycle: RequestResponseCycle, error: Exception) -> None:
-        """Answer with an error, and end the exchange."""
-        api = self._api
+        """Answer with an error."""
+        answer = self._api.failure(http, error)
+        self._answer(http, cycle, answer.status, http.refusal(answer, self._api.settings.error_format))
+
+    def _answer(self, http: Exchange, cycle: RequestResponseCycle, status: int, body: bytes) -> None:
+        """Answer as a whole."""
+        http.answered, http.status = True, status
+        self._last(http, cycle, partial(write_answer, cycle, status, JSON, http.headers, body))
+
+    def _last(self, http: Exchange, cycle: RequestResponseCycle, write: Callable[[], None]) -> None:
+        """Write the end of an answer, as soon as the client has read what it has; with that the exchange is over."""
+        if cycle.flow.write_paused and not cycle.disconnected:
+            self._task(self._later(http, cycle, write))
+            return
         try:
-            answer: RequestError = api.failure(http, error)
-            if not http.answered:
-                self._answer(http, cycle, answer.status, http.refusal(answer, api.settings.error_format))
+            write()
         finally:
-            api.over(http)
+            self._api.over(http)
+
+    async def _later(self, http: Exchange, cycle: RequestResponseCycle, write: Callable[[], None]) -> None:
+        try:
+            await cycle.flow.drain()
+            write()
+        finally:
+            self._api.over(http)
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

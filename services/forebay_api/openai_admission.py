@@ -24,7 +24,7 @@ MAX_MODEL = 512
 
 def plan_completions(body: CompletionBody, ctx: AdmissionContext, headers: HeaderFields = NO_HEADERS) -> Plan:
     """The plan of a completions body. Raises `RequestError`."""
-    if headers is NO_HEADERS:
+    if headers == NO_HEADERS:
         return again.completion(body, ctx, lambda whole: _completions(whole, ctx, headers))
     return _completions(body, ctx, headers)
 
@@ -58,7 +58,7 @@ def _completions(body: CompletionBody, ctx: AdmissionContext, headers: HeaderFie
 
 def plan_chat(body: ChatBody, ctx: AdmissionContext, headers: HeaderFields = NO_HEADERS) -> Plan:
     """The plan of a chat completions body. Raises `RequestError`."""
-    if headers is NO_HEADERS:
+    if headers == NO_HEADERS:
         return again.chat(body, ctx, lambda whole: _chat(whole, ctx, headers))
     return _chat(body, ctx, headers)
 

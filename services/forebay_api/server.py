@@ -48,16 +48,24 @@ def complete(cycle: RequestResponseCycle) -> None:
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
+    cycle.on_response = _nothing  # it holds the connection, which holds this
 
 
-def write_answer(cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes) -> None:
-    """A whole answer with a body, in one write and without a wait."""
+def _nothing() -> None:
+    return None
+
+
+def write_answer(cycle: RequestResponseCycle, status: int, kind: bytes, headers: Headers, body: bytes) -> None:
+    """A whole answer with a body, in one write and without a wait; nothing when the client has left."""
+    if cycle.disconnected:
+        return
     lines = [STATUS_LINE[status]]
-    for name, value in (*cycle.default_headers, *headers):
+    for name, value in cycle.default_headers:
         lines += (name, b": ", value, b"\r\n")
-    if not cycle.keep_alive:
-        lines.append(b"connection: close\r\n")
-    lines += (b"content-length: %d\r\n\r\n" % len(body), body)
+    lines += (b"content-type: ", kind, b"\r\ncontent-length: %d\r\n" % len(body))
+    for name, value in headers:
+        lines += (name, b": ", value, b"\r\n")
+    lines += (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body)
     cycle.transport.write(b"".join(lines))
     complete(cycle)
 

@@ -14,69 +14,32 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 from forebay.errors import RequestError
 from forebay.facts import LaunchFacts
 from forebay.memory import give_back
 from forebay.settings import Settings
-from forebay.wire.messages import ControlRequest, Ids, RequestFault, WorkItem
-from forebay_tokenizer.admission import Admission, Admitter, prompt_size
+from forebay.wire.messages import ControlRequest, Ids, WorkItem
+from forebay_tokenizer.admission import Admitter, prompt_size
 from forebay_tokenizer.caches import Segments
 from forebay_tokenizer.calls import Calls, call_size
 from forebay_tokenizer.checks import Limits
 from forebay_tokenizer.encode import Encoder
 from forebay_tokenizer.files import read_files
+from forebay_tokenizer.jobs import Answer, Job, Refusal, Result, result_of
 from forebay_tokenizer.lanes import Lanes, Ticket
 from forebay_tokenizer.templates import ChatTemplates
+
+__all__ = ["Answer", "Refusal", "Result", "Tokenizer", "limits_of"]
 
 HUGE = 512 << 10
 """From this size on, in characters, a request leaves so much freed memory that it is given back (10 ms a MB)."""
 INLINE = 1024
 FAST_INLINE = 16384
-"""Below this size, in characters, the thread of the sockets may do what has come in one turn itself: 0.3 ms at the most.
+"""Below this size, in characters, the thread of the sockets may do what has come in one turn itself: 0.3 ms at most.
 The second is for the fast encoder."""
 INLINE_EACH = 32
 """What each of these requests costs besides, in characters."""
-
-
-class Refusal(NamedTuple):
-    """A request ends here: one fault for each of its rids, for the api process that owns it."""
-
-    api: int
-    faults: list[RequestFault]
-
-
-class Answer(NamedTuple):
-    """The answer to a control call, for the api process that asked."""
-
-    api: int
-    rid: str
-    payload: dict[str, Any]
-
-
-Result = Admission | Refusal | Answer
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One work item or control call on its way through; `outcome` is set by the thread that did it."""
-
-    work: WorkItem | ControlRequest
-    ids: Ids
-    rids: list[str]
-    cancelled: set[str] = field(default_factory=set)
-    outcome: Admission | dict[str, Any] | RequestError | None = None
-    came: float = field(default_factory=time.perf_counter)
-    began: float = 0.0
-    """When a thread took it; 0 if none did."""
-    seconds: float = 0.0
-    """Its share of the time of the batch that it was done in."""
-
-    @property
-    def api(self) -> int:
-        return self.work.head.api if isinstance(self.work, WorkItem) else self.work.api
 
 
 class Tokenizer:
@@ -165,7 +128,7 @@ class Tokenizer:
         self.submit_many([(item, ids)])
 
     def submit_many(self, work: Sequence[tuple[WorkItem, Ids]]) -> None:
-        """Take what has come together, in order. Between two calls of `results`, the first such lot may be done here."""
+        """Take what has come together, in order. The first such lot after a call of `results` may be done here."""
         jobs = [Job(item, ids, item.rids) for item, ids in work]
         sizes = [prompt_size(item) for item, _ in work]
         done = self._tiny(work, sizes)
@@ -224,7 +187,7 @@ class Tokenizer:
                     self._by_rid.pop(rid, None)
         self.timings += [(job.began - job.came, job.seconds) for job in jobs if job.began]
         for job in jobs:
-            result = _result(job)
+            result = result_of(job)
             if result is not None:
                 out.append(result)
         return out
@@ -316,28 +279,6 @@ def _is_tiny(item: WorkItem, ids: Ids) -> bool:
         return False
     chat = item.chat
     return chat is None or not (chat.chat_template or b"chat_template" in (chat.chat_template_kwargs or b""))
-
-
-def _result(job: Job) -> Result | None:
-    """What leaves the process for a job; None when nobody waits for it any more."""
-    live = [rid for rid in job.rids if rid not in job.cancelled]
-    outcome = job.outcome
-    if outcome is None or not live:
-        return None
-    if isinstance(outcome, RequestError):
-        error = outcome
-        return Refusal(
-            job.api, [RequestFault(rid, error.status, error.message, error.type, error.param) for rid in live]
-        )
-    if isinstance(outcome, dict):
-        return Answer(job.api, live[0], outcome)
-    if not job.cancelled:
-        return outcome
-    return Admission(
-        [item for item in outcome.opens if item.rid not in job.cancelled],
-        [head for head in outcome.heads if head.rid not in job.cancelled],
-        outcome.ids,
-    )
 
 
 def limits_of(encoder: Encoder, settings: Settings, facts: LaunchFacts | None) -> Limits:
