@@ -194,6 +194,8 @@ class Api:
         self.open_calls -= 1
         http.forget_body()
         if http.call is not None:
+            if http.call.running:
+                self.mailbox.abandon(http.call)  # its exchange broke off: nobody is left to hear of it
             self.metrics.call_ended(http.call)
         if http.way is not None:
             self.metrics.went(http.way, http.status)

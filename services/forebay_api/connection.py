@@ -51,6 +51,8 @@ class Connection(HttpToolsProtocol):
         self._since = 0.0
         """When the present stage began; of a body, when its last byte came (event loop time)."""
         self._head_bytes = self._body_bytes = self._unread = 0
+        self._head_most = 0
+        """Like `_head_bytes`, with all of the read in which the head began."""
         self._head_begun = False
         """Whether a request line has begun; empty lines before one mean nothing."""
         self._body_began = 0.0
@@ -112,6 +114,7 @@ class Connection(HttpToolsProtocol):
             self._begin_head()
         if self._stage is Stage.HEAD:
             self._head_bytes += len(data)
+            self._head_most += len(data)
         self._read = len(data)
         self._feeding = True
         super().data_received(data)
@@ -140,6 +143,7 @@ class Connection(HttpToolsProtocol):
         self._stage = Stage.HEAD
         self._since = self.loop.time()
         self._head_bytes = 0
+        self._head_most = self._read if self._feeding else 0
         self._head_begun = False
 
     # ---------------------------------------------------------------- the parser
@@ -152,7 +156,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         limit = self._door.max_header_bytes
         # What has come at all is mostly within the limit, and then the head is.
-        if self._head_bytes + self._read + len(self.headers) > limit and self._head_size() > limit:
+        if self._head_most + len(self.headers) > limit and self._head_size() > limit:
             self._refuse_head()
             raise ValueError("the head of the request is too large")
         super().on_headers_complete()

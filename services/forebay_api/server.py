@@ -24,12 +24,8 @@ from forebay_api.door import Door
 
 CHUNK_SIZES = [b"%x\r\n" % size for size in range(8192)]
 """Chunk heads of the usual sizes (0.1 us less than formatting one for every event)."""
-EVENT_STREAM: Headers = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
-
+EVENT_STREAM = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
+"""What the head of each stream says besides."""
 BACKLOG = 2048
 """Connections that the system may hold for us until we accept them."""
 PING = b": ping\n\n"
@@ -150,27 +146,29 @@ class EventWriter(ResponseOwner):
         if self._noted is not None:
             self.transport = self._noted
 
-    def start(self) -> None:
-        """Send the response head, with the first event."""
+    def _head(self) -> bytes:
+        """The head of the response, which goes out with the first event."""
         self.started = True
         cycle = self.cycle
         cycle.response_started = True
         cycle.waiting_for_100_continue = False
         cycle.chunked_encoding = True
         head = [STATUS_LINE[200]]
-        for name, value in (*cycle.default_headers, *EVENT_STREAM, *self.headers):
+        for name, value in cycle.default_headers:
+            head += (name, b": ", value, b"\r\n")
+        head.append(EVENT_STREAM)
+        for name, value in self.headers:
             head += (name, b": ", value, b"\r\n")
         if not cycle.keep_alive:
             head.append(b"connection: close\r\n")
         head.append(b"transfer-encoding: chunked\r\n\r\n")
-        self.transport.write(b"".join(head))
+        return b"".join(head)
 
     def write(self, *parts: bytes | bytearray) -> None:
         """Send one or more whole events, or an event in pieces, in one write. Only while `open`."""
-        if not self.started:
-            self.start()
-        size = sum(map(len, parts))
-        self.transport.write(b"".join((chunk_head(size), *parts, b"\r\n")))
+        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        head = b"" if self.started else self._head()
+        self.transport.write(b"".join((head, chunk_head(size), *parts, b"\r\n")))
 
     def pause(self) -> None:
         self.open = False
@@ -204,9 +202,8 @@ class EventWriter(ResponseOwner):
     def end(self, last: bytes) -> None:
         """Send the last events and end the response, also on a full transport."""
         if not self.cycle.disconnected:
-            if not self.started:
-                self.start()
-            self.transport.write(b"".join((chunk_head(len(last)), last, b"\r\n0\r\n\r\n")))
+            head = b"" if self.started else self._head()
+            self.transport.write(b"".join((head, chunk_head(len(last)), last, b"\r\n0\r\n\r\n")))
             complete(self.cycle)
         self.release()
 

@@ -352,6 +352,54 @@ def test_a_client_that_leaves_without_reading_its_answer_ends_the_request() -> N
     run(test)
 
 
+def test_an_exchange_that_breaks_off_takes_its_request_along() -> None:
+    async def test(rig: Connected) -> None:
+        connection, _ = rig.connect()
+        request = completion(stream=True)
+        connection.data_received(request[:-5])
+        connection.data_received(request[-5:])
+        await settle()
+        (item,) = rig.work()
+        (task,) = rig.server.server_state.tasks
+        task.cancel()
+        await settle()
+        aborted = [abort.rid for frame in rig.frames(Kind.ABORT) for abort in control.decode_aborts(frame)]
+        assert set(aborted) == {item.head.rid}
+        assert (rig.api.open_calls, len(rig.mailbox)) == (0, 0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+@pytest.mark.parametrize(("size", "status"), [(900, 200), (1100, 431)])
+def test_the_limit_of_a_head_counts_from_where_it_begins(reads: int, size: int, status: int) -> None:
+    """Behind the end of a body, in one read with it or in two, as alone."""
+
+    async def test(rig: Connected) -> None:
+        connection, pipe = rig.connect()
+        first = completion(prompt="x" * 3000)
+        connection.data_received(first[:-100])
+        await settle()
+        second = post("/v1/completions", {"prompt": "hi"}, "x-long: " + "x" * size)
+        rest = first[-100:] + second
+        if reads == 2:
+            half = 100 + size // 2
+            connection.data_received(rest[:half])
+            rest = rest[half:]
+        connection.data_received(rest)
+        await settle()
+        if status == 431:
+            # The first answer is under way: nothing can be said, only closed.
+            assert pipe.closed
+            return
+        for _ in range(2):
+            rig.end([item.head.rid for item in rig.work()], "x")
+            await settle()
+            assert answer(pipe.take())[0] == 200
+
+    run(test, max_header_bytes=1050)
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
 def test_nothing_of_a_request_is_left_for_the_garbage_collector(stream: bool, refused: bool) -> None:
