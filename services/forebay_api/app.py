@@ -211,11 +211,15 @@ class Api:
         except ClientLeft:
             http.status = 408 if http.scope["extensions"]["forebay"]["connection"].timed_out else LEFT
         except Exception as error:
-            answer = self.failure(http, error)
-            if not http.answered:
-                await http.error(answer, self.settings.error_format)
+            await self._refuse(http, error)
         finally:
             self.over(http)
+
+    async def _refuse(self, http: Exchange, error: Exception) -> None:
+        # Not in the frame that has caught the error: it would be in a ring with it, and with it the body.
+        answer = self.failure(http, error)
+        if not http.answered:
+            await http.error(answer, self.settings.error_format)
 
     def failure(self, http: Exchange, error: Exception) -> RequestError:
         """What the client is told of an error; what is our fault goes to the log."""

@@ -7,6 +7,7 @@ import gc
 import json
 import re
 from collections.abc import Awaitable, Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -402,7 +403,8 @@ def test_the_limit_of_a_head_counts_from_where_it_begins(reads: int, size: int, 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
-def test_nothing_of_a_request_is_left_for_the_garbage_collector(stream: bool, refused: bool) -> None:
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_nothing_of_a_request_is_left_for_the_garbage_collector(stream: bool, refused: bool, pieces: int) -> None:
     async def test(rig: Connected) -> None:
         connection, pipe = rig.connect()
         more: dict[str, Any] = {"temperature": -1} if refused else {}
@@ -410,13 +412,17 @@ def test_nothing_of_a_request_is_left_for_the_garbage_collector(stream: bool, re
         gc.disable()
         try:
             for _ in range(3):
-                connection.data_received(completion(stream=stream, **more))
+                request = completion(stream=stream, **more)
+                for piece in [request] if pieces == 1 else [request[:-5], request[-5:]]:
+                    connection.data_received(piece)
+                    await settle()
                 rig.end([item.head.rid for item in rig.work()], "x")
                 await settle()
                 assert pipe.take()
             gc.set_debug(gc.DEBUG_SAVEALL)
             gc.collect()
             left = [type(one) for one in gc.garbage if type(one).__module__.startswith(("forebay", "uvicorn"))]
+            left += [type(one) for one in gc.garbage if isinstance(one, FrameType)]
         finally:
             gc.set_debug(0)
             gc.garbage.clear()
