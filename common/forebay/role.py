@@ -28,7 +28,7 @@ from forebay.config import load
 from forebay.counters import Counters, counts_path
 from forebay.errors import ForebayError, PeerError, SettingsError
 from forebay.facts import LaunchFacts, read_blob
-from forebay.housekeeping import HOUSEKEEPING, keep_house
+from forebay.housekeeping import HOUSEKEEPING, keep_house, settle_memory
 from forebay.keys import load_keys
 from forebay.lifetime import die_with_parent, new_incarnation, parent_pid
 from forebay.links import LINGER_MS, Links
@@ -167,6 +167,7 @@ class Role:
 
     def ready(self, status: str = "") -> None:
         """Tell who started this process that it works now."""
+        settle_memory()
         self.log.info("ready%s", f": {status}" if status else "")
         self.notifier.ready(status)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from forebay.errors import RequestError
 from forebay.wire.messages import RequestHead, SamplingParams
+from forebay_api import again
 from forebay_api.batch import (
     check_count,
     check_items,
@@ -43,6 +44,12 @@ _NO_SAMPLING = SamplingBody()
 
 def plan_generate(body: GenerateBody, ctx: AdmissionContext, headers: HeaderFields = NO_HEADERS) -> Plan:
     """The plan of a `/generate` body. Raises `RequestError`; the first fault in the spec's order decides."""
+    if headers == NO_HEADERS:
+        return again.generate(body, ctx, lambda whole: _generate(whole, ctx, headers))
+    return _generate(body, ctx, headers)
+
+
+def _generate(body: GenerateBody, ctx: AdmissionContext, headers: HeaderFields) -> Plan:
     refuse_unsupported(body)
     texts, ids, batch = _prompts(body)
     count = len(texts or ids)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import RequestError, SettingsError
@@ -21,7 +21,7 @@ from forebay_api.family import Family
 from forebay_api.http import Bodies, ClientLeft, Exchange, Receive, Scope, Send
 from forebay_api.mailbox import Mailbox
 from forebay_api.metrics import LEFT, Metrics
-from forebay_api.plan import AdmissionContext, Plan
+from forebay_api.plan import AdmissionContext, Plan, fresh_id
 from forebay_api.probe import Prober
 from forebay_api.request_log import SILENT_TAGS, write_line
 from forebay_api.routes import Route, all_routes
@@ -58,6 +58,7 @@ class Api:
         self._keys = Keys(self.settings.api_key, self.settings.admin_api_key)
         self._origins = Origins(self.settings.cors_origins)
         routes = all_routes()
+        self._plain_paths = frozenset(route.path for route in routes if "{" not in route.path)
         self._prefixes = [(route.path.partition("{")[0], route.path) for route in routes if "{" in route.path]
         self.metrics = Metrics(role.counters, mailbox.pace, [route.path for route in routes])
         self._silent = frozenset(route.path for route in routes if route.tag in SILENT_TAGS)
@@ -93,6 +94,10 @@ class Api:
             # Before the body is read. `check_plan` counts what it holds.
             raise RequestError("too many requests in flight", 429, retry_after=1)
 
+    def has_room(self, size: int) -> bool:
+        """Whether a body of this size may be kept."""
+        return self._bodies.held + size <= self._bodies.limit
+
     def check_plan(self, plan: Plan) -> None:
         """Limits of this process, and request ids that run already."""
         count = sum(len(item.rids) for item in plan.items)
@@ -117,7 +122,7 @@ class Api:
         """A wire id that has never been used."""
 
         def fresh() -> str:
-            made = uuid.uuid4().hex
+            made = fresh_id()
             return made if public is None else f"{public}.{made[:12]}"
 
         return self.mailbox.open_rid(fresh) if self.mailbox.shut_shards else fresh()
@@ -170,41 +175,61 @@ class Api:
         if scope["type"] != "http":
             return
         http = Exchange(scope, receive, send, [])
+        self.begin(http)
+        await self.finish(http, self._route)
+
+    def begin(self, http: Exchange) -> None:
+        """An exchange begins: count it. Each that began goes through `over` once."""
+        scope = http.scope
         http.bodies = self._bodies
         http.headers += self._origins.headers(http.header(b"origin"))
         http.openai = scope["path"].startswith("/v1/")
-        labels = self.metrics.came(self._endpoint(scope["path"]), scope["method"])
+        http.way = self.metrics.came(self._endpoint(scope["path"]), scope["method"])
         self.open_calls += 1
-        try:
-            await self._guarded(http)
-        finally:
-            self.open_calls -= 1
-            http.forget_body()
-            if http.call is not None:
-                self.metrics.call_ended(http.call)
-            self.metrics.went(labels, http.status)
-            if self.settings.log_requests and scope["path"] not in self._silent:
-                s = self.settings
-                write_line(http, time.perf_counter(), as_json=s.log_format == "json", with_text=s.log_request_text)
 
-    async def _guarded(self, http: Exchange) -> None:
-        """Answer, whatever happens."""
-        form = self.settings.error_format
+    def over(self, http: Exchange) -> None:
+        """An exchange has ended, in whatever way."""
+        self.open_calls -= 1
+        http.forget_body()
+        if http.call is not None:
+            if http.call.running:
+                self.mailbox.abandon(http.call)  # its exchange broke off: nobody is left to hear of it
+            self.metrics.call_ended(http.call)
+        if http.way is not None:
+            self.metrics.went(http.way, http.status)
+        s = self.settings
+        if s.log_requests and http.scope["path"] not in self._silent:
+            write_line(http, time.perf_counter(), as_json=s.log_format == "json", with_text=s.log_request_text)
+        http.close()
+
+    async def finish(self, http: Exchange, work: Callable[[Exchange], Awaitable[None]]) -> None:
+        """Let `work` answer; whatever happens, there is an answer, and the exchange is over."""
         try:
-            await self._route(http)
-        except RequestError as error:
-            await http.error(error, form)
+            await work(http)
         except ClientLeft:
             http.status = 408 if http.scope["extensions"]["forebay"]["connection"].timed_out else LEFT
-        except SettingsError as error:
+        except Exception as error:
+            await self._refuse(http, error)
+        finally:
+            self.over(http)
+
+    async def _refuse(self, http: Exchange, error: Exception) -> None:
+        # Not in the frame that has caught the error: it would be in a ring with it, and with it the body.
+        answer = self.failure(http, error)
+        if not http.answered:
+            await http.error(answer, self.settings.error_format)
+
+    def failure(self, http: Exchange, error: Exception) -> RequestError:
+        """What the client is told of an error; what is our fault goes to the log."""
+        if isinstance(error, RequestError):
+            return error
+        if isinstance(error, SettingsError):
             # An engine that started anew brought facts that cannot be used.
             self.log.error("requests are refused: %s", error)
-            await http.error(RequestError("the engine's sampling defaults cannot be used", 503), form)
-        except Exception:
-            # The last line of defence: the client learns nothing of our insides, the log everything.
-            self.log.exception("%s %s failed", http.scope["method"], http.scope["path"])
-            if not http.answered:
-                await http.error(RequestError(INTERNAL, 500), form)
+            return RequestError("the engine's sampling defaults cannot be used", 503)
+        # The last line of defence: the client learns nothing of our insides, the log everything.
+        self.log.error("%s %s failed", http.scope["method"], http.scope["path"], exc_info=error)
+        return RequestError(INTERNAL, 500)
 
     async def _route(self, http: Exchange) -> None:
         scope = http.scope
@@ -228,6 +253,8 @@ class Api:
 
     def _endpoint(self, path: str) -> str:
         """The path that stands in labels: of a route with a parameter its pattern."""
+        if path in self._plain_paths:
+            return path
         return next((pattern for prefix, pattern in self._prefixes if path.startswith(prefix)), path)
 
     def _fastapi(self) -> Any:

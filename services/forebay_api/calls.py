@@ -143,6 +143,10 @@ class Call:
         if not self.done.done():
             self.done.set_result(None)
 
+    def close(self) -> None:
+        """The call is over and counted: let go of its choices, which refer to it."""
+        self.choices = []
+
     def admitted(self, item: Admitted) -> None:
         """The prompt of one of the choices."""
         self.prompts[item.rid] = item

@@ -25,7 +25,7 @@ _TEXT = msgspec.json.Decoder(str)
 
 def chat_prompt(body: ChatBody, ctx: AdmissionContext) -> ChatPrompt:
     """The prompt of a chat body. Raises `RequestError` (400)."""
-    messages = _messages(present(body.messages))
+    messages = messages_of(present(body.messages))
     tools = offered_tools(present(body.tools), present(body.tool_choice))
     if body.continue_final_message and body.add_generation_prompt:
         text = "add_generation_prompt and continue_final_message cannot both be true."
@@ -42,7 +42,8 @@ def chat_prompt(body: ChatBody, ctx: AdmissionContext) -> ChatPrompt:
     )
 
 
-def _messages(text: bytes | None) -> bytes:
+def messages_of(text: bytes | None) -> bytes:
+    """The messages of a body, looked at from outside. Raises `RequestError`."""
     if text is None:
         raise RequestError("missing field `messages`", param="messages")
     if not text.startswith(b"["):

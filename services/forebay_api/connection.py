@@ -51,9 +51,17 @@ class Connection(HttpToolsProtocol):
         self._since = 0.0
         """When the present stage began; of a body, when its last byte came (event loop time)."""
         self._head_bytes = self._body_bytes = self._unread = 0
+        self._head_most = 0
+        """Like `_head_bytes`, with all of the read in which the head began."""
         self._head_begun = False
         """Whether a request line has begun; empty lines before one mean nothing."""
         self._body_began = 0.0
+        self._read = 0
+        """Bytes of the latest read."""
+        self._feeding = False
+        """Whether the parser is at work."""
+        self._come: RequestResponseCycle | None = None
+        """A request that came with the bytes that the parser is at, and is started when it has done."""
         self._cycles: list[RequestResponseCycle] = []
         """The requests without an answer: more than one when a client does not wait for its answers."""
         self._unsent = 0
@@ -106,15 +114,36 @@ class Connection(HttpToolsProtocol):
             self._begin_head()
         if self._stage is Stage.HEAD:
             self._head_bytes += len(data)
+            self._head_most += len(data)
+        self._read = len(data)
+        self._feeding = True
         super().data_received(data)
+        self._feeding = False
+        if self._come is not None:
+            self._start()
         # The parser keeps an unfinished header line to itself: its length shows only here.
         if self._stage is Stage.HEAD and self._head_bytes > self._door.max_header_bytes:
             self._refuse_head()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._feeding:
+            self._come = cycle
+            return
+        super()._start_asgi_task(cycle, app)
+
+    def _start(self) -> None:
+        """Start the request that has come: without a task if it is complete, and one of those that need none."""
+        cycle, self._come = self._come, None
+        assert cycle is not None
+        direct = self._door.direct
+        if cycle.more_body or direct is None or not direct(cycle):
+            super()._start_asgi_task(cycle, self.app)
 
     def _begin_head(self) -> None:
         self._stage = Stage.HEAD
         self._since = self.loop.time()
         self._head_bytes = 0
+        self._head_most = self._read if self._feeding else 0
         self._head_begun = False
 
     # ---------------------------------------------------------------- the parser
@@ -125,10 +154,9 @@ class Connection(HttpToolsProtocol):
         self._head_begun = True
 
     def on_headers_complete(self) -> None:
-        if (
-            sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
-            > self._door.max_header_bytes
-        ):
+        limit = self._door.max_header_bytes
+        # What has come at all is mostly within the limit, and then the head is.
+        if self._head_most + len(self.headers) > limit and self._head_size() > limit:
             self._refuse_head()
             raise ValueError("the head of the request is too large")
         super().on_headers_complete()
@@ -141,6 +169,9 @@ class Connection(HttpToolsProtocol):
         self._stage = Stage.BODY
         self._since = self._body_began = self.loop.time()
         self._body_bytes = self._unread = 0
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def on_body(self, body: bytes) -> None:
         self._since = self.loop.time()

@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING
 from forebay.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
     from forebay_api.connection import Connection
 
 SWEEP_EVERY = 0.5
@@ -41,6 +45,8 @@ class Door:
     ping_interval: float | None = None
     last_call: bool = False
     """The process stops: each connection closes after the answer to its present request."""
+    direct: Callable[[RequestResponseCycle], bool] | None = None
+    """Takes a request whose body is complete, if it is one that needs no task (`forebay_api.direct`)."""
     refused: int = 0
     """Connections that were turned away because there were too many."""
     connections: set[Connection] = field(default_factory=set)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
@@ -19,6 +19,7 @@ from forebay_api.connection import Headers
 
 if TYPE_CHECKING:
     from forebay_api.calls import Call
+    from forebay_api.metrics import Way
 
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
@@ -66,13 +67,14 @@ class Exchange:
         "send",
         "status",
         "unread",
+        "way",
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, extra: Headers) -> None:
         self.scope, self.receive, self.send = scope, receive, send
         self.fields: dict[bytes, bytes] = dict(scope["headers"])
         given = self.fields.get(b"x-request-id", b"")
-        self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
+        self.request_id = given if given and _REQUEST_ID.fullmatch(given) else os.urandom(16).hex().encode()
         self.headers: Headers = [(b"x-request-id", self.request_id), *extra]
         self.openai = False
         self.answered = False
@@ -86,6 +88,8 @@ class Exchange:
         """The generation call that this exchange became."""
         self.unread = False
         """Whether the request is refused before its body has been read to the end."""
+        self.way: Way | None = None
+        """Where it is counted."""
 
     def header(self, name: bytes) -> bytes | None:
         """A request header by its lower-case name."""
@@ -98,8 +102,8 @@ class Exchange:
 
     def need_json(self) -> None:
         """Refuse a body that does not call itself JSON."""
-        kind = self.fields.get(b"content-type", b"").split(b";")[0].strip().lower()
-        if kind != JSON:
+        kind = self.fields.get(b"content-type", b"")
+        if kind != JSON and kind.split(b";")[0].strip().lower() != JSON:
             raise RequestError("Unsupported Media Type: Only 'application/json' is allowed", 400)
 
     async def body(self, limit: int) -> bytes:
@@ -109,14 +113,14 @@ class Exchange:
         if form is None:
             return body
         whole = await unpacked(body, form, limit)
-        self._take(max(0, len(whole) - len(body)))
+        self.take_body(max(0, len(whole) - len(body)))
         return whole
 
     async def _read(self, limit: int) -> bytes:
         declared = self.fields.get(b"content-length")
         try:
             size = int(declared) if declared and declared.isdigit() else None
-            body = await read_body(self.receive, limit, size, self._take)
+            body = await read_body(self.receive, limit, size, self.take_body)
         except BodyTooLarge:
             self.unread = True
             raise RequestError(f"the request body is over the limit of {limit} bytes", 413) from None
@@ -124,7 +128,8 @@ class Exchange:
             raise ClientLeft
         return body
 
-    def _take(self, size: int) -> None:
+    def take_body(self, size: int) -> None:
+        """Account for a part of the body; raises `RequestError` (503) when all bodies take too much."""
         if self.bodies is None:
             return
         try:
@@ -139,6 +144,16 @@ class Exchange:
         if self.bodies is not None:
             self.bodies.held -= self.body_size
             self.body_size = 0
+
+    def close(self) -> None:
+        """The exchange is over: cut the rings of references, so that its memory is free at once.
+
+        Left to the garbage collector, it would not be used again for the next request while it is still in the
+        processor's caches: 40 us a request.
+        """
+        if self.call is not None:
+            self.call.close()
+        self.scope.pop("extensions", None)
 
     def time_limit(self) -> float | None:
         """Seconds that the client gives its request (`x-request-timeout-s`); raises `RequestError` for nonsense."""
@@ -172,8 +187,8 @@ class Exchange:
         """A whole answer as plain text."""
         await self.raw(status, text.encode(), TEXT)
 
-    async def error(self, error: RequestError, form: str) -> None:
-        """The error answer of this route's family."""
+    def refusal(self, error: RequestError, form: str) -> bytes:
+        """The body of an error answer in the shape of this route's family; its headers are added to `headers`."""
         retry = error.retry_after
         if retry is None and error.status in (429, 503):
             retry = 1
@@ -181,7 +196,11 @@ class Exchange:
             self.headers.append((b"retry-after", b"%d" % retry))
         if error.status == 401:
             self.headers.append((b"www-authenticate", b"Bearer"))
-        await self.raw(error.status, errorbody.body_of(error, openai=self.openai, form=form))
+        return errorbody.body_of(error, openai=self.openai, form=form)
+
+    async def error(self, error: RequestError, form: str) -> None:
+        """The error answer of this route's family."""
+        await self.raw(error.status, self.refusal(error, form))
 
 
 async def send_whole(

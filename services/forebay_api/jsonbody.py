@@ -27,6 +27,7 @@ _FOLD = bytes.maketrans(b"{}", b"[]")
 _NOISE = bytes(byte for byte in range(256) if byte not in b'{}[]"')
 _STRING = re.compile(rb'"[^"]*"')
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encode = msgspec.json.Encoder().encode
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -96,10 +97,10 @@ def _refuse_duplicates(body: bytes) -> None:
     A dict of the members has lost a first one; so if the members, written again the way encoders write them, give
     the body, there was none. Only bodies with other spacing take the slow way.
     """
-    members = [(key.encode(), bytes(raw)) for key, raw in _MEMBERS.decode(body).items()]
-    if body == b"{" + b", ".join([b'"%b": %b' % member for member in members]) + b"}":
+    members = _MEMBERS.decode(body)
+    if body == _encode(members):
         return
-    if body == b"{" + b",".join([b'"%b":%b' % member for member in members]) + b"}":
+    if body == b"{" + b", ".join([b'"%b": %b' % (key.encode(), raw) for key, raw in members.items()]) + b"}":
         return
     seen = set()
     for key in json.loads(body, object_pairs_hook=_keys, parse_int=str, parse_float=str):

@@ -24,6 +24,16 @@ LEFT = 499
 """The status that is counted and logged for an exchange whose client left before its answer."""
 
 
+class Way:
+    """The numbers of the HTTP requests of one path and method, kept together: two lookups a request."""
+
+    __slots__ = ("active", "answered", "requests")
+
+    def __init__(self, requests: Cell, active: Cell) -> None:
+        self.requests, self.active = requests, active
+        self.answered: dict[int, Cell] = {}
+
+
 class Metrics:
     """The counters of one api process."""
 
@@ -32,7 +42,8 @@ class Metrics:
         self._counters = counters
         self._pace = pace
         self._endpoints = frozenset(endpoints)
-        self._cells: dict[tuple[str, ...], Cell] = {}
+        self._cells: dict[tuple[str, str], Cell] = {}
+        self._ways: dict[tuple[str, str], Way] = {}
         self._histograms: dict[tuple[str, str], Histogram] = {}
         self._keys: Counter[str] = Counter()
         self._active_keys = counters.gauge("routing_keys_active")
@@ -43,26 +54,32 @@ class Metrics:
             self._cell(name)
 
     # ---------------------------------------------------------------- HTTP
-    def came(self, path: str, method: str) -> tuple[str, str]:
-        """An HTTP request; returns its labels for `went`."""
+    def came(self, path: str, method: str) -> Way:
+        """An HTTP request; returns what `went` is to be given."""
+        way = self._ways.get((path, method)) or self._way(path, method)
+        way.requests.add()
+        way.active.add()
+        return way
+
+    def went(self, way: Way, status: int) -> None:
+        """The end of an HTTP request, with the status of its answer."""
+        way.active.add(-1)
+        cell = way.answered.get(status)
+        if cell is None:
+            endpoint, method = next(names for names, one in self._ways.items() if one is way)
+            labels = {"endpoint": endpoint, "method": method, "status_code": str(status or LEFT)}
+            cell = way.answered[status] = self._counters.counter("http_responses_total", **labels)
+        cell.add()
+
+    def _way(self, path: str, method: str) -> Way:
         endpoint = path if path in self._endpoints else OTHER
         method = method if method in METHODS else OTHER
-        self._http("http_requests_total", endpoint, method).add()
-        self._http("http_requests_active", endpoint, method).add()
-        return endpoint, method
-
-    def went(self, labels: tuple[str, str], status: int) -> None:
-        """The end of an HTTP request, with the status of its answer."""
-        self._http("http_requests_active", *labels).add(-1)
-        self._http("http_responses_total", *labels, str(status or LEFT)).add()
-
-    def _http(self, name: str, *values: str) -> Cell:
-        cell = self._cells.get((name, *values))
-        if cell is None:
-            labels = dict(zip(METRICS[name].labels, values, strict=True))
-            make = self._counters.gauge if METRICS[name].kind == "gauge" else self._counters.counter
-            cell = self._cells[name, *values] = make(name, **labels)
-        return cell
+        way = self._ways.get((endpoint, method))
+        if way is None:
+            labels = {"endpoint": endpoint, "method": method}
+            requests = self._counters.counter("http_requests_total", **labels)
+            way = self._ways[endpoint, method] = Way(requests, self._counters.gauge("http_requests_active", **labels))
+        return way
 
     # ---------------------------------------------------------------- calls
     def call_began(self, call: Call) -> None:
@@ -70,17 +87,24 @@ class Metrics:
         if not call.plan.log_metrics:
             self._pace.unmeasured += 1
             return
-        self._keys.update(_routing_keys(call))
-        self._active_keys.set(len(self._keys))
+        keys = _routing_keys(call)
+        if keys:
+            self._keys.update(keys)
+            self._active_keys.set(len(self._keys))
 
     def call_ended(self, call: Call) -> None:
         """A call has ended, in whatever way. Called exactly once for each call that began."""
         if not call.plan.log_metrics:
             self._pace.unmeasured -= 1
             return
-        self._keys.subtract(_routing_keys(call))
-        self._keys = +self._keys
-        self._active_keys.set(len(self._keys))
+        keys = _routing_keys(call)
+        if keys:
+            self._keys.subtract(keys)
+            self._keys = +self._keys
+            self._active_keys.set(len(self._keys))
+        if len(call.choices) == 1:
+            self._prompt(call, call.choices)
+            return
         prompts: dict[int, list[Choice]] = {}
         for choice in call.choices:
             prompts.setdefault(choice.prompt, []).append(choice)
@@ -95,14 +119,14 @@ class Metrics:
         reasons = [_reason(call, choice) for choice in choices]
         for reason in reasons:
             self._cell("finished_samples_total", reason).add()
-        if "abort" in reasons:
+        aborted = "abort" in reasons
+        if aborted:
             self._cell("num_aborted_requests_total").add()
         ends = [call.ends[choice.index] for choice in choices if choice.index in call.ends]
-        if not ends:
-            return
-        self._tokens(ends)
-        if not {"abort", "error"} & set(reasons):
-            self._times(call, choices, ends, streaming)
+        if ends:
+            self._tokens(ends)
+            if not aborted and "error" not in reasons:
+                self._times(call, choices, ends, streaming)
 
     def _tokens(self, ends: list[End]) -> None:
         self._cell("prompt_tokens_total").add(ends[0].prompt_tokens)
@@ -112,20 +136,25 @@ class Metrics:
     def _times(self, call: Call, choices: list[Choice], ends: list[End], streaming: str) -> None:
         """One value in each histogram, for a request that came to its own end."""
         first, last = _span(choices)
-        tokens = sum(end.completion_tokens for end in ends)
-        if call.plan.stream:
+        tokens = [end.completion_tokens for end in ends]
+        streams = call.plan.stream
+        if streams:
             self._histogram("time_to_first_token_seconds", streaming).observe(first - call.began)
         self._histogram("e2e_request_latency_seconds", streaming).observe(last - call.began)
-        longest = max(end.completion_tokens for end in ends)
+        longest = max(tokens)
         if longest > 1:
-            since = first if call.plan.stream else call.began
+            since = first if streams else call.began
             self._histogram("request_time_per_output_token_seconds", streaming).observe((last - since) / (longest - 1))
         self._histogram("prompt_tokens_histogram").observe(ends[0].prompt_tokens)
         self._histogram("uncached_prompt_tokens_histogram").observe(ends[0].prompt_tokens - ends[0].cached_tokens)
-        self._histogram("generation_tokens_histogram").observe(tokens)
+        self._histogram("generation_tokens_histogram").observe(sum(tokens))
 
-    def _cell(self, name: str, *values: str) -> Cell:
-        return self._http(name, *values)
+    def _cell(self, name: str, value: str = "") -> Cell:
+        cell = self._cells.get((name, value))
+        if cell is None:
+            labels = dict(zip(METRICS[name].labels, [value] if value else [], strict=True))
+            cell = self._cells[name, value] = self._counters.counter(name, **labels)
+        return cell
 
     def _histogram(self, name: str, value: str = "") -> Histogram:
         found = self._histograms.get((name, value))
@@ -139,6 +168,8 @@ class Metrics:
 def _span(choices: list[Choice]) -> tuple[float, float]:
     """When the first token of any sample came, and when the last sample ended."""
     # A stream whose only step is its last one has no first token but its end.
+    if len(choices) == 1:
+        return choices[0].first_at or choices[0].ended_at, choices[0].ended_at
     return min(choice.first_at or choice.ended_at for choice in choices), max(choice.ended_at for choice in choices)
 
 
@@ -153,9 +184,9 @@ def _reason(call: Call, choice: Choice) -> str:
 
 def _is_structured(choice: Choice) -> bool:
     sampling = choice.item.head.sampling
-    return any((sampling.json_schema, sampling.regex, sampling.ebnf, sampling.structural_tag))
+    return bool(sampling.json_schema or sampling.regex or sampling.ebnf or sampling.structural_tag)
 
 
 def _routing_keys(call: Call) -> list[str]:
-    found = ((item.head.extra or {}).get("routing_key") for item in call.plan.items)
+    found = [item.head.extra.get("routing_key") for item in call.plan.items if item.head.extra]
     return [key for key in found if isinstance(key, str)]

@@ -7,6 +7,7 @@ from typing import Any
 
 from forebay.errors import RequestError
 from forebay.wire.messages import Ids, RequestHead, SamplingParams
+from forebay_api import again
 from forebay_api.batch import check_count, check_items, id_prompts, public_rids
 from forebay_api.chat_prompt import chat_prompt
 from forebay_api.extras import hidden_states, lora_paths, passed_on, refuse_unsupported, thinking_budget
@@ -23,6 +24,12 @@ MAX_MODEL = 512
 
 def plan_completions(body: CompletionBody, ctx: AdmissionContext, headers: HeaderFields = NO_HEADERS) -> Plan:
     """The plan of a completions body. Raises `RequestError`."""
+    if headers == NO_HEADERS:
+        return again.completion(body, ctx, lambda whole: _completions(whole, ctx, headers))
+    return _completions(body, ctx, headers)
+
+
+def _completions(body: CompletionBody, ctx: AdmissionContext, headers: HeaderFields) -> Plan:
     _refuse(body)
     if body.suffix:
         raise RequestError("suffix is not supported by this model", param="suffix")
@@ -51,6 +58,12 @@ def plan_completions(body: CompletionBody, ctx: AdmissionContext, headers: Heade
 
 def plan_chat(body: ChatBody, ctx: AdmissionContext, headers: HeaderFields = NO_HEADERS) -> Plan:
     """The plan of a chat completions body. Raises `RequestError`."""
+    if headers == NO_HEADERS:
+        return again.chat(body, ctx, lambda whole: _chat(whole, ctx, headers))
+    return _chat(body, ctx, headers)
+
+
+def _chat(body: ChatBody, ctx: AdmissionContext, headers: HeaderFields) -> Plan:
     _refuse(body)
     prompt = chat_prompt(body, ctx)
     ids = id_prompts(body.input_ids, "input_ids")[0][0] if body.input_ids is not None else None

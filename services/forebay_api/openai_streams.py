@@ -34,6 +34,9 @@ class CompletionChoice(StreamChoice):
         return not (plan.return_logprob or plan.return_token_ids or plan.continuous_usage)
 
     def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> list[bytes]:
+        if self.is_plain() and (self._begun or not self.call.plan.echo):
+            self._begun = True
+            return [self.plain_event(text)]
         return [event(self._chunk(text, ids.tolist() if ids is not None else [], extra, None))]
 
     def end_events(self, end: End) -> list[bytes]:
@@ -83,7 +86,9 @@ class ChatChoice(StreamChoice):
 
     def events(self, text: str, ids: array[int] | None, extra: Extra | None) -> list[bytes]:
         out = [] if self._begun else [self._role()]
-        if text or extra is not None or ids:
+        if text and self.is_plain():
+            out.append(self.plain_event(text))
+        elif text or extra is not None or ids:
             out.append(event(self._filled(text, ids.tolist() if ids is not None else [], extra)))
         return out
 

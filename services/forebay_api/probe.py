@@ -63,6 +63,7 @@ class Prober:
         finally:
             heard.cancel()
             mailbox.abandon(call)
+            call.close()
 
     def _call(self) -> tuple[Call, Choice]:
         rid, api = probe_rid(), self._mailbox.number

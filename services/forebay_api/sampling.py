@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -42,6 +43,26 @@ _RANGES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 )
 """Key, what it must be, and the test of it, in the order of the checks."""
 
+_LONG = (
+    "stop",
+    "stop_token_ids",
+    "stop_regex",
+    "json_schema",
+    "regex",
+    "ebnf",
+    "structural_tag",
+    "sampling_seed",
+    "logit_bias",
+    "custom_params",
+    "watermark",
+    "choice",
+)
+"""What differs from request to request, or is long: bodies with any of these are not remembered."""
+_SHORT = tuple(name for name in SamplingBody.__struct_fields__ if name not in _LONG)
+_long, _short = attrgetter(*_LONG), attrgetter(*_SHORT)
+_NO_LONG = _long(SamplingBody())
+MAX_KNOWN = 256
+
 T = TypeVar("T")
 Layer = Mapping[str, Any]
 """What a level of the precedence sets: keys with their values."""
@@ -62,6 +83,8 @@ class SamplingRules:
     """Goes before a key in `RequestError.param`."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """What the route calls a key, where that differs."""
+    known: dict[tuple[Any, ...], SamplingParams] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What `normalise` has made of bodies of a few numbers: clients send the same ones again and again."""
 
     def refusal(self, key: str, message: str) -> RequestError:
         """The 400 for the value of `key`."""
@@ -114,6 +137,19 @@ def samples(body: SamplingBody, rules: SamplingRules) -> int:
 
 def normalise(body: SamplingBody, rules: SamplingRules) -> SamplingParams:
     """The parameters as the engine gets them, `n` left at 1. Raises `RequestError` (400)."""
+    if _long(body) != _NO_LONG:
+        return _normalised(body, rules)
+    key = _short(body)
+    known = rules.known.get(key)
+    if known is None:
+        known = _normalised(body, rules)
+        if len(rules.known) >= MAX_KNOWN:
+            rules.known.clear()
+        rules.known[key] = known
+    return msgspec.structs.replace(known)
+
+
+def _normalised(body: SamplingBody, rules: SamplingRules) -> SamplingParams:
     body = _with_layers(body, rules.layers)
     params = _fill(body, rules)
     if 0 <= params.temperature < GREEDY_BELOW:

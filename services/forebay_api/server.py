@@ -24,12 +24,8 @@ from forebay_api.door import Door
 
 CHUNK_SIZES = [b"%x\r\n" % size for size in range(8192)]
 """Chunk heads of the usual sizes (0.1 us less than formatting one for every event)."""
-EVENT_STREAM: Headers = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
-
+EVENT_STREAM = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
+"""What the head of each stream says besides."""
 BACKLOG = 2048
 """Connections that the system may hold for us until we accept them."""
 PING = b": ping\n\n"
@@ -38,6 +34,36 @@ PING = b": ping\n\n"
 def chunk_head(size: int) -> bytes:
     """The line in front of a chunk of `size` bytes in chunked transfer coding."""
     return CHUNK_SIZES[size] if size < len(CHUNK_SIZES) else b"%x\r\n" % size
+
+
+def complete(cycle: RequestResponseCycle) -> None:
+    """The answer of a request is written: uvicorn goes on to the next one of its connection, or closes it."""
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    cycle.on_response = _nothing  # it holds the connection, which holds this
+
+
+def _nothing() -> None:
+    return None
+
+
+def write_answer(cycle: RequestResponseCycle, status: int, kind: bytes, headers: Headers, body: bytes) -> None:
+    """A whole answer with a body, in one write and without a wait; nothing when the client has left."""
+    if cycle.disconnected:
+        return
+    lines = [STATUS_LINE[status]]
+    for name, value in cycle.default_headers:
+        lines += (name, b": ", value, b"\r\n")
+    lines += (b"content-type: ", kind, b"\r\ncontent-length: %d\r\n" % len(body))
+    for name, value in headers:
+        lines += (name, b": ", value, b"\r\n")
+    lines += (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body)
+    cycle.transport.write(b"".join(lines))
+    complete(cycle)
 
 
 class ResponseOwner:
@@ -120,27 +146,29 @@ class EventWriter(ResponseOwner):
         if self._noted is not None:
             self.transport = self._noted
 
-    def start(self) -> None:
-        """Send the response head, with the first event."""
+    def _head(self) -> bytes:
+        """The head of the response, which goes out with the first event."""
         self.started = True
         cycle = self.cycle
         cycle.response_started = True
         cycle.waiting_for_100_continue = False
         cycle.chunked_encoding = True
         head = [STATUS_LINE[200]]
-        for name, value in (*cycle.default_headers, *EVENT_STREAM, *self.headers):
+        for name, value in cycle.default_headers:
+            head += (name, b": ", value, b"\r\n")
+        head.append(EVENT_STREAM)
+        for name, value in self.headers:
             head += (name, b": ", value, b"\r\n")
         if not cycle.keep_alive:
             head.append(b"connection: close\r\n")
         head.append(b"transfer-encoding: chunked\r\n\r\n")
-        self.transport.write(b"".join(head))
+        return b"".join(head)
 
     def write(self, *parts: bytes | bytearray) -> None:
         """Send one or more whole events, or an event in pieces, in one write. Only while `open`."""
-        if not self.started:
-            self.start()
-        size = sum(map(len, parts))
-        self.transport.write(b"".join((chunk_head(size), *parts, b"\r\n")))
+        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        head = b"" if self.started else self._head()
+        self.transport.write(b"".join((head, chunk_head(size), *parts, b"\r\n")))
 
     def pause(self) -> None:
         self.open = False
@@ -166,9 +194,17 @@ class EventWriter(ResponseOwner):
 
     async def finish(self, last: bytes) -> None:
         """Send the last events and end the response; waits while the transport is full."""
-        if not self.started:
-            self.start()
-        await self.cycle.send({"type": "http.response.body", "body": last, "more_body": False})
+        flow = self.connection.flow
+        if flow.write_paused and not self.cycle.disconnected:
+            await flow.drain()
+        self.end(last)
+
+    def end(self, last: bytes) -> None:
+        """Send the last events and end the response, also on a full transport."""
+        if not self.cycle.disconnected:
+            head = b"" if self.started else self._head()
+            self.transport.write(b"".join((head, chunk_head(len(last)), last, b"\r\n0\r\n\r\n")))
+            complete(self.cycle)
         self.release()
 
 

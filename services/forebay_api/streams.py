@@ -73,6 +73,10 @@ class StreamCall(Call):
         if not self.done.done():
             self.done.set_result(None)
 
+    def close(self) -> None:
+        super().close()
+        del self.writer, self.too_slow
+
     def room(self) -> None:
         """The client has read on: send what was held."""
         for choice in self.choices:
@@ -104,6 +108,31 @@ class StreamCall(Call):
     def error_body(self, fault: RequestFault) -> dict[str, Any]:
         """The body of the error event."""
         return errorbody.openai_stream_error(as_error(fault, self.plan.kind))
+
+
+_parts: dict[tuple[type, str, int, bool], tuple[bytes, bytes, bytes]] = {}
+"""What stands between id and time, between time and text, and behind the text (a line end included)."""
+MAX_PARTS = 256
+_ID = b'data: {"id":'
+_CREATED = b',"created":'
+
+
+def constant_parts(choice: StreamChoice) -> tuple[bytes, bytes]:
+    """The bytes before the text of a plain event, and behind it with a line end.
+
+    Made by `affixes` once for each model and index; other calls differ by their id and time alone.
+    """
+    call = choice.call
+    own = _ID + json_text(call.plan.id), _CREATED + b"%d" % call.created
+    key = (type(choice), call.plan.model, choice.index, call.plan.include_usage)
+    known = _parts.get(key)
+    if known is None:
+        before, after = choice.affixes()
+        middle, _, rest = before.removeprefix(own[0]).partition(own[1])
+        if len(_parts) >= MAX_PARTS:
+            _parts.clear()
+        known = _parts[key] = middle, rest, after + b"\r\n"
+    return b"".join((own[0], known[0], own[1], known[1])), known[2]
 
 
 class StreamChoice(Choice, abc.ABC):
@@ -141,9 +170,12 @@ class StreamChoice(Choice, abc.ABC):
 
     def prepare(self) -> None:
         """Make the constant parts of a plain event."""
-        self._before, after = self.affixes()
-        self._after = after + b"\r\n"
-        self._framing = len(self._before) + len(after)
+        self._before, self._after = constant_parts(self)
+        self._framing = len(self._before) + len(self._after) - 2
+
+    def plain_event(self, text: str) -> bytes:
+        """One event with nothing but text."""
+        return b"".join((self._before, json_text(text), self._after[:-2]))
 
     # -- what a family of events looks like
     @abc.abstractmethod

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from forebay.facts import LaunchFacts
 from forebay.housekeeping import keep_house
@@ -20,6 +21,9 @@ from forebay.wire.messages import AbortRequest, ControlRequest, Hello, Ids, Requ
 from forebay_api.asks import Asks
 from forebay_api.calls import Call, Choice
 from forebay_api.pace import Pace, clock
+
+if TYPE_CHECKING:
+    from forebay_api.dispatch import Work
 
 log = logging.getLogger("forebay.api")
 
@@ -82,8 +86,15 @@ class Table:
         """Whose life the present connection to a peer belongs to, once it has greeted."""
         self.shut_shards: set[int] = set()
         """Detokenizers that are away or about to stop: no new request is given to them while there are others."""
+        self._takers: list[Peer] = []
+        """Tokenizers that take new requests, in order."""
         self._unsent: dict[Call, tuple[list[Choice], list[Ids]]] = {}
         """Calls that found no tokenizer, or not their detokenizer; sent as soon as there is one."""
+        self._gathered: list[Work] = []
+        """Work that is sent at the end of this turn of the event loop, or as soon as a frame is full."""
+        self._gathered_size = 0
+        self._in_turn = False
+        """Whether work was sent in this turn already."""
         self._sent: dict[Peer, dict[Call, tuple[list[Choice], list[Ids]]]] = {}
         """Per tokenizer: calls of which a choice has not started, kept to be sent again if it dies."""
         self._next_tokenizer = 0

@@ -41,6 +41,7 @@ async def warm_prefixes(api: Api, call: Call) -> None:
             _end_samples(call, at, end)
         elif not call.plan.echo:  # echo shows the prompt's own text
             _use_ids(ahead, call, at)
+    ahead.close()
 
 
 def _without_output(api: Api, item: WorkItem) -> WorkItem:

@@ -19,6 +19,7 @@ from forebay.tally import EVERY
 from forebay.topology import Peer
 from forebay.wire.frames import Kind, kind_of
 from forebay_api.app import Api
+from forebay_api.direct import Direct
 from forebay_api.door import Door, descriptors_for_clients
 from forebay_api.mailbox import Mailbox, Send
 from forebay_api.server import BACKLOG, Server, make_server
@@ -152,6 +153,7 @@ async def _serve(role: Role, listener: socket.socket) -> None:
     post = Post(role, mailbox, loop)
     api = Api(role, mailbox)
     door = Door.of(role.settings, descriptors_for_clients())
+    door.direct = Direct(api).take
     role.tally.watch(lambda: door.refused, role.counters.counter("refused_connections_total"))
     loop.add_signal_handler(signal.SIGHUP, _reload, role, api)
     server = make_server(api, role.settings, door)

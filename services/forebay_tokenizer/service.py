@@ -12,7 +12,7 @@ from forebay.role import Role
 from forebay.topology import Peer, shard_of
 from forebay.wire import control, ingress
 from forebay.wire.frames import Kind
-from forebay.wire.messages import AbortRequest, Admitted, Ids, OpenItem, RequestFault, RequestHead
+from forebay.wire.messages import AbortRequest, Admitted, Ids, OpenItem, RequestFault, RequestHead, WorkItem
 from forebay_tokenizer.admission import Admission
 from forebay_tokenizer.worker import Answer, Refusal, Result, Tokenizer
 
@@ -31,6 +31,8 @@ class TokenizerService:
         self._facts: LaunchFacts | None = None
         self._held: list[tuple[float, Result]] = []
         """Requests that wait for the link to their detokenizer, and until when: this process, or that one, is new."""
+        self._come: list[tuple[WorkItem, Ids]] = []
+        """Work of the frames of this turn."""
         self._early: deque[tuple[Kind, bytes]] = deque()
         self._early_bytes = 0
         self._tokenize_seconds = role.counters.histogram("tokenize_seconds", WORK)
@@ -58,15 +60,22 @@ class TokenizerService:
 
     def _work(self, tokenizer: Tokenizer, kind: Kind, frame: bytes) -> None:
         if kind is Kind.WORK:
-            for item, ids in ingress.decode_work(frame):
-                tokenizer.submit(item, ids)
-        elif kind is Kind.CONTROL:
+            self._come += ingress.decode_work(frame)
+            return
+        self._submit(tokenizer)  # an abort may be for what has come before it
+        if kind is Kind.CONTROL:
             tokenizer.call(control.decode_control(frame))
         else:
             for abort in control.decode_aborts(frame):
                 tokenizer.cancel(abort.rid)
                 if self._held:
                     self._let_go(abort.rid)
+
+    def _submit(self, tokenizer: Tokenizer) -> None:
+        """Hand over what has come in this turn, as one lot."""
+        if self._come:
+            come, self._come = self._come, []
+            tokenizer.submit_many(come)
 
     def _refuse(self, kind: Kind, frame: bytes) -> None:
         """No room for work before the tokenizer is loaded: its owner hears of it."""
@@ -118,7 +127,12 @@ class TokenizerService:
     # ---------------------------------------------------------------- results out
     def turn(self, now: float) -> float | None:
         """Send all results that have come since the last turn, in as few frames as there are receivers."""
-        if self._tokenizer is None:
+        tokenizer = self._tokenizer
+        if tokenizer is None:
+            return None
+        self._submit(tokenizer)
+        results = tokenizer.results()
+        if not (results or self._held or tokenizer.timings):
             return None
         opens: dict[Peer, list[OpenItem]] = defaultdict(list)
         heads: list[RequestHead] = []
@@ -126,7 +140,7 @@ class TokenizerService:
         faults: dict[int, list[RequestFault]] = defaultdict(list)
         admitted: dict[int, list[Admitted]] = defaultdict(list)
         held, self._held = self._held, []
-        for until, result in (*held, *((now + self._role.settings.open_wait, r) for r in self._tokenizer.results())):
+        for until, result in (*held, *((now + self._role.settings.open_wait, r) for r in results)):
             if isinstance(result, Admission):
                 if now < until and not self._can_open(result):
                     self._held.append((until, result))
@@ -135,7 +149,7 @@ class TokenizerService:
                     opens[self._shard(item.rid)].append(item)
                 heads += result.heads
                 ids += [result.ids] * len(result.heads)
-                admitted[result.opens[0].api] += result.admitted(self._tokenizer.text_of)
+                admitted[result.opens[0].api] += result.admitted(tokenizer.text_of)
             elif isinstance(result, Refusal):
                 faults[result.api] += result.faults
             elif isinstance(result, Answer):
@@ -144,7 +158,7 @@ class TokenizerService:
             # Before the engine hears of the request: its first output must find the prompt at the api.
             if items:
                 self._role.links.send(Peer("api", api), control.encode_admitted(items))
-        self._measure(self._tokenizer)
+        self._measure(tokenizer)
         self._admit(opens, heads, ids, faults)
         for api, found in faults.items():
             self._role.links.send(Peer("api", api), control.encode_faults(found))

@@ -1,8 +1,8 @@
 """The tokenizer of one process: takes work, gives results, and tokenises in threads of its own. Opens no socket.
 
 The thread that owns the sockets calls `submit`, `call` and `cancel`, none of which ever waits for an encoding; when
-`wake` has been called, it fetches `results` and sends them. One tiny request in a quiet moment is done by that thread
-itself: waking another and being woken costs 60 to 170 us, the request 50 to 120.
+`wake` has been called, it fetches `results` and sends them. Small requests that come in a quiet moment are done by that
+thread itself, those of a burst in one call: waking another and being woken costs 60 to 170 us, a tiny request 20 to 50.
 """
 
 from __future__ import annotations
@@ -13,69 +13,34 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
 
 from forebay.backlog import LINK_BYTES
 from forebay.errors import RequestError
 from forebay.facts import LaunchFacts
 from forebay.memory import give_back
 from forebay.settings import Settings
-from forebay.wire.messages import ControlRequest, Ids, RequestFault, WorkItem
-from forebay_tokenizer.admission import Admission, Admitter, prompt_size
+from forebay.wire.messages import ControlRequest, Ids, WorkItem
+from forebay_tokenizer.admission import Admitter, prompt_size
 from forebay_tokenizer.caches import Segments
 from forebay_tokenizer.calls import Calls, call_size
 from forebay_tokenizer.checks import Limits
 from forebay_tokenizer.encode import Encoder
 from forebay_tokenizer.files import read_files
+from forebay_tokenizer.jobs import Answer, Job, Refusal, Result, result_of
 from forebay_tokenizer.lanes import Lanes, Ticket
 from forebay_tokenizer.templates import ChatTemplates
 
+__all__ = ["Answer", "Refusal", "Result", "Tokenizer", "limits_of"]
+
 HUGE = 512 << 10
 """From this size on, in characters, a request leaves so much freed memory that it is given back (10 ms a MB)."""
-INLINE = 512
-FAST_INLINE = 4096
-"""Below this size, in characters, the thread of the sockets may do a request itself: 0.2 ms at the most. The second is
-for the fast encoder."""
-
-
-class Refusal(NamedTuple):
-    """A request ends here: one fault for each of its rids, for the api process that owns it."""
-
-    api: int
-    faults: list[RequestFault]
-
-
-class Answer(NamedTuple):
-    """The answer to a control call, for the api process that asked."""
-
-    api: int
-    rid: str
-    payload: dict[str, Any]
-
-
-Result = Admission | Refusal | Answer
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One work item or control call on its way through; `outcome` is set by the thread that did it."""
-
-    work: WorkItem | ControlRequest
-    ids: Ids
-    rids: list[str]
-    cancelled: set[str] = field(default_factory=set)
-    outcome: Admission | dict[str, Any] | RequestError | None = None
-    came: float = field(default_factory=time.perf_counter)
-    began: float = 0.0
-    """When a thread took it; 0 if none did."""
-    seconds: float = 0.0
-    """Its share of the time of the batch that it was done in."""
-
-    @property
-    def api(self) -> int:
-        return self.work.head.api if isinstance(self.work, WorkItem) else self.work.api
+INLINE = 1024
+FAST_INLINE = 16384
+"""Below this size, in characters, the thread of the sockets may do what has come in one turn itself: 0.3 ms at most.
+The second is for the fast encoder."""
+INLINE_EACH = 32
+"""What each of these requests costs besides, in characters."""
 
 
 class Tokenizer:
@@ -109,7 +74,7 @@ class Tokenizer:
         self._stopping = self._abandon = False
         self._inline = INLINE if admitter.encoder.fast is None else FAST_INLINE
         self._may_inline = False
-        """Set by `results`: one request between two of its calls, so that the others of a burst go to the threads."""
+        """Set by `results`: one lot between two of its calls, so that what comes faster goes to the threads."""
         self._threads = [threading.Thread(target=self._run, name=f"encode-{n}", daemon=True) for n in range(count)]
 
     @classmethod
@@ -162,16 +127,34 @@ class Tokenizer:
 
     def submit(self, item: WorkItem, ids: Ids) -> None:
         """Take one work item; its result comes through `results`. A full queue refuses it there with 503."""
-        job, size = Job(item, ids, item.rids), prompt_size(item)
-        if self._may_inline and size < self._inline and _is_tiny(item, ids):
+        self.submit_many([(item, ids)])
+
+    def submit_many(self, work: Sequence[tuple[WorkItem, Ids]]) -> None:
+        """Take what has come together, in order. The first such lot after a call of `results` may be done here."""
+        jobs = [Job(item, ids, item.rids) for item, ids in work]
+        sizes = [prompt_size(item) for item, _ in work]
+        done = self._tiny(work, sizes)
+        if done:
             self._may_inline = False
-            if self._do_here(job):
-                return
-        self._add(job, size)
+            if not self._do_here(jobs[:done]):
+                done = 0
+        if done < len(jobs):
+            self._add(jobs[done:], sizes[done:])
+
+    def _tiny(self, work: Sequence[tuple[WorkItem, Ids]], sizes: Sequence[int]) -> int:
+        """How many of these, from the first on, the thread of the sockets may do itself."""
+        if not self._may_inline:
+            return 0
+        left = self._inline
+        for at, ((item, ids), size) in enumerate(zip(work, sizes, strict=True)):
+            if size >= left or not _is_tiny(item, ids):
+                return at
+            left -= size + INLINE_EACH
+        return len(work)
 
     def call(self, request: ControlRequest) -> None:
         """Take one control call; its answer or refusal comes through `results`."""
-        self._add(Job(request, array("q"), [request.rid]), call_size(request))
+        self._add([Job(request, array("q"), [request.rid])], [call_size(request)])
 
     def cancel(self, rid: str) -> bool:
         """Drop a request whose result has not been fetched: True if nothing of this rid will come any more."""
@@ -206,30 +189,34 @@ class Tokenizer:
                     self._by_rid.pop(rid, None)
         self.timings += [(job.began - job.came, job.seconds) for job in jobs if job.began]
         for job in jobs:
-            result = _result(job)
+            result = result_of(job)
             if result is not None:
                 out.append(result)
         return out
 
-    def _do_here(self, job: Job) -> bool:
-        """Do a tiny job at once, if it overtakes nobody; the caller fetches `results` in the same turn."""
+    def _do_here(self, jobs: list[Job]) -> bool:
+        """Do tiny jobs at once, if they overtake nobody; the caller fetches `results` in the same turn."""
         with self._lock:
             if not self._lanes.calm:
                 return False
-        self._timed([job])
+        self._timed(jobs)
         with self._lock:
-            self._by_rid.update(dict.fromkeys(job.rids, job))
-            self._deliver([job])
+            for job in jobs:
+                self._by_rid.update(dict.fromkeys(job.rids, job))
+            self._deliver(jobs)
         return True
 
-    def _add(self, job: Job, size: int) -> None:
+    def _add(self, jobs: list[Job], sizes: Sequence[int]) -> None:
+        refused = []
         with self._lock:
-            self._by_rid.update(dict.fromkeys(job.rids, job))
-            if self._lanes.add(job, size, size + 8 * len(job.ids)):
-                self._signals.put(None)
-                return
-            job.outcome = RequestError(f"the tokenizer queue is full ({len(self._lanes)} requests wait)", 503)
-            first = self._deliver([job])
+            for job, size in zip(jobs, sizes, strict=True):
+                self._by_rid.update(dict.fromkeys(job.rids, job))
+                if not self._lanes.add(job, size, size + 8 * len(job.ids)):
+                    job.outcome = RequestError(f"the tokenizer queue is full ({len(self._lanes)} requests wait)", 503)
+                    refused.append(job)
+            first = self._deliver(refused)
+        for _ in range(min(len(jobs) - len(refused), len(self._threads))):
+            self._signals.put(None)  # a thread takes what it can, and wakes another when more is left
         if first:
             self._wake()
 
@@ -294,28 +281,6 @@ def _is_tiny(item: WorkItem, ids: Ids) -> bool:
         return False
     chat = item.chat
     return chat is None or not (chat.chat_template or b"chat_template" in (chat.chat_template_kwargs or b""))
-
-
-def _result(job: Job) -> Result | None:
-    """What leaves the process for a job; None when nobody waits for it any more."""
-    live = [rid for rid in job.rids if rid not in job.cancelled]
-    outcome = job.outcome
-    if outcome is None or not live:
-        return None
-    if isinstance(outcome, RequestError):
-        error = outcome
-        return Refusal(
-            job.api, [RequestFault(rid, error.status, error.message, error.type, error.param) for rid in live]
-        )
-    if isinstance(outcome, dict):
-        return Answer(job.api, live[0], outcome)
-    if not job.cancelled:
-        return outcome
-    return Admission(
-        [item for item in outcome.opens if item.rid not in job.cancelled],
-        [head for head in outcome.heads if head.rid not in job.cancelled],
-        outcome.ids,
-    )
 
 
 def limits_of(encoder: Encoder, settings: Settings, facts: LaunchFacts | None) -> Limits:

@@ -16,7 +16,7 @@ from forebay.wire.messages import ControlRequest, Ids, WorkItem
 from forebay_tokenizer import worker
 from forebay_tokenizer.admission import Admission, Admitter
 from forebay_tokenizer.lanes import SMALL
-from forebay_tokenizer.worker import HUGE, INLINE, Answer, Refusal, Result, Tokenizer, limits_of
+from forebay_tokenizer.worker import HUGE, INLINE, INLINE_EACH, Answer, Refusal, Result, Tokenizer, limits_of
 from tests.tokenizer.samples import LOG, admitter, chat, plain, user, work
 
 NONE: Ids = array("q")
@@ -327,3 +327,61 @@ def test_a_model_folder_is_loaded_and_later_facts_count(tmp_path: Any) -> None:
     (result,) = tokenizer.results()
     assert isinstance(result, Refusal)
     assert "context length (3 tokens)" in result.faults[0].message
+
+
+def test_what_came_together_is_done_at_once_and_together(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make(start=False)
+    bench.tokenizer.results()
+    calls = []
+    admit_many = bench.admitter.admit_many
+
+    def counted(items: Any) -> Any:
+        calls.append(len(items))
+        return admit_many(items)
+
+    monkeypatch.setattr(bench.admitter, "admit_many", counted)
+    bench.tokenizer.submit_many([(work(text="hello", rids=[name]), NONE) for name in "abc"])
+    assert rids(bench.tokenizer.results()) == ["a", "b", "c"]
+    assert calls == [3]
+    assert bench.tokenizer.waiting() == 0
+
+
+def test_more_than_fits_goes_to_the_threads_in_order(make: Callable[..., Bench]) -> None:
+    bench = make(start=False)
+    bench.tokenizer.results()
+    names = [f"n{at}" for at in range(2 * INLINE // INLINE_EACH)]
+    bench.tokenizer.submit_many([(work(text="hello", rids=[name]), NONE) for name in names])
+    done = rids(bench.tokenizer.results())
+    assert 1 < len(done) < len(names)
+    assert bench.tokenizer.waiting() == len(names) - len(done)
+    bench.tokenizer.start()
+    assert done + rids(bench.fetch(len(names) - len(done))) == names
+
+
+def test_what_is_behind_a_request_for_the_threads_does_not_pass_it(make: Callable[..., Bench]) -> None:
+    bench = make(start=False)
+    bench.tokenizer.results()
+    items = [work(text="hello", rids=["a"]), work(text="hello", rids=["b", "b2"]), work(text="hello", rids=["c"])]
+    bench.tokenizer.submit_many([(item, NONE) for item in items])
+    assert rids(bench.tokenizer.results()) == ["a"]
+    assert bench.tokenizer.waiting() == 2
+
+
+def test_what_finds_no_room_is_refused_and_the_rest_of_its_lot_is_not(make: Callable[..., Bench]) -> None:
+    bench = make(start=False, max_queue=2)
+    bench.tokenizer.submit_many([(work(text="hello", rids=[name]), NONE) for name in "abc"])
+    (refused,) = bench.tokenizer.results()
+    assert isinstance(refused, Refusal)
+    assert (refused.faults[0].rid, refused.faults[0].status) == ("c", 503)
+    bench.tokenizer.start()
+    assert rids(bench.fetch(2)) == ["a", "b"]
+
+
+def test_a_bad_request_does_not_harm_the_others_of_its_lot(make: Callable[..., Bench]) -> None:
+    bench = make(start=False)
+    bench.tokenizer.results()
+    bench.tokenizer.submit_many([(work(text=text, rids=[text or "bad"]), NONE) for text in ("a", "", "c")])
+    results = bench.tokenizer.results()
+    assert [type(result) for result in results] == [Admission, Refusal, Admission]
