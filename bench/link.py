@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 import zmq
-from _common import Output, end_on_sigterm, numbers, table
+from _common import Output, end_on_sigterm, numbers, table, tied
 
 from forebay import FlatFamily, Front, GenerationBatch, HiddenFamily, RaggedFamily
 from forebay.topology import Peer, Topology
@@ -377,7 +377,9 @@ def rows_of(allocator: str) -> Iterator[dict[str, Any]]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     environ |= RAISED if allocator == "raised" else {}
     command = [sys.executable, __file__, *sys.argv[1:], "--worker"]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environ) as worker:
+    with subprocess.Popen(
+        tied(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environ
+    ) as worker:
         try:
             assert worker.stdout is not None
             yield from map(json.loads, worker.stdout)

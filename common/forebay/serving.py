@@ -17,6 +17,7 @@ import msgspec
 from forebay import affinity, logs
 from forebay.child import role_specs
 from forebay.errors import SettingsError, StartError
+from forebay.lifetime import PARENT_PID
 from forebay.listen import client_url, settle_address
 from forebay.rundir import lock_front, open_run_dir
 from forebay.settings import Settings
@@ -95,7 +96,7 @@ def prepare_model(settings: Settings) -> Settings:
 
 
 def _environ() -> dict[str, str]:
-    return {**os.environ, "PYTHONSAFEPATH": "1"}
+    return {**os.environ, "PYTHONSAFEPATH": "1", PARENT_PID: str(os.getpid())}
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

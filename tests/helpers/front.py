@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 
+from tests.helpers.tied import tied
+
 T = TypeVar("T")
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -97,7 +99,7 @@ def running(
     command = [sys.executable, "-m", "forebay.cli", "serve", "--port", "0", "--run-dir", str(run_dir), *flags]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            tied(command),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

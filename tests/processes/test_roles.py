@@ -22,6 +22,7 @@ from forebay.notify import NotifyInbox
 from forebay.topology import ROLES
 from tests.helpers.front import wait_for
 from tests.helpers.models import make_tokenizer
+from tests.helpers.tied import tied
 from tests.shim.test_keys import free_address
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
@@ -60,7 +61,7 @@ class Units:
         watch = {"NOTIFY_SOCKET": str(self._inbox.path), "WATCHDOG_USEC": str(int(WATCHDOG_SECONDS * 1e6))}
         with (self.folder / f"{role}.log").open("ab") as log:
             self.processes[role] = subprocess.Popen(
-                [exchange.get(word, word) for word in words],
+                tied([exchange.get(word, word) for word in words]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
