@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -75,6 +76,13 @@ class Front:
         base = "http://localhost" if "transport" in options else self.url
         return httpx.Client(base_url=base, timeout=30, **options)
 
+    def connect(self) -> socket.socket:
+        """A plain connection, for bytes that no client sends."""
+        url = httpx.URL(self.url)
+        made = socket.create_connection((url.host, url.port or 80), timeout=10)
+        made.settimeout(10)
+        return made
+
     def state(self) -> dict[str, Any]:
         """The engine's live state."""
         with self.client() as client:
@@ -88,6 +96,15 @@ class Front:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(STOP_SECONDS)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Everything until the other side closes."""
+    out = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(65536):
+            out += data
+    return out
 
 
 @contextlib.contextmanager

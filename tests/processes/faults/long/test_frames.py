@@ -32,7 +32,6 @@ from forebay.wire.messages import (
 from tests.helpers.chaos import assert_idle
 from tests.helpers.front import Front, running, wait_for
 from tests.helpers.load import Load
-from tests.helpers.models import make_tokenizer
 
 HEAD = RequestHead(rid="stranger", sampling=SamplingParams(max_new_tokens=30), stream=True)
 BATCH = GenerationBatch(["stranger"], [array("q", [40])], [None], [3])
@@ -54,11 +53,6 @@ FRAMES = {
     "reply": control.encode_reply("c", {"a": 1}),
     "admitted": control.encode_admitted([Admitted(rid="stranger", prompt_ids=b"\0" * 8)]),
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
