@@ -106,6 +106,18 @@ def test_many_orphans_and_a_killed_process_at_once_leave_no_zombie(front: Contai
     assert front.end() == 0
 
 
+def test_stop_before_the_supervisor_runs_is_not_lost() -> None:
+    code = (
+        "import os, signal, forebay.serving as serving; from forebay.settings import Settings\n"
+        "serving.check_files = lambda settings: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "serving.prepare_model = lambda settings: os._exit(7)\n"
+        "try: serving.serve_front(Settings(port=0))\n"
+        "except KeyboardInterrupt: os._exit(3)"
+    )
+    done = subprocess.run([*SPACE, sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 3, done.stderr
+
+
 def test_stop_lets_a_running_stream_end_and_leaves_nothing(front: Contained) -> None:
     body = {"prompt": "fox", "max_tokens": 100, "stream": True}
     with front.client() as client, client.stream("POST", "/v1/completions", json=body) as answer:
