@@ -18,7 +18,7 @@ IGNORED = (ROOT / ".dockerignore").read_text().splitlines()
 
 
 def test_every_variable_of_ours_is_a_setting() -> None:
-    named = {name for name in re.findall(r"\b(FOREBAY_[A-Z_]+)=", LAST)}
+    named = set(re.findall(r"\b(FOREBAY_[A-Z_]+)=", LAST))
     assert named
     assert named - OTHER_VARIABLES <= {f"FOREBAY_{name.upper()}" for name in settings_table()}
 

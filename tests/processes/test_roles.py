@@ -142,7 +142,7 @@ def test_units_of_one_front_work_without_a_supervisor(tmp_path: Path) -> None:
         assert ask(units).json()["meta_info"]["completion_tokens"] == 4
         for role in ROLES:
             wait_for(partial(watched, units, role), 10, f"the watchdog of {role}")
-        units.processes["tokenizer"].kill()  # Restart=on-failure
+        units.processes["tokenizer"].kill()  # Restart=always
         assert units.processes["tokenizer"].wait(5) == -signal.SIGKILL
         units.start("tokenizer")
         units.wait_ready("tokenizer")

@@ -105,6 +105,14 @@ def test_killed_process_is_started_again_and_the_front_serves(echo: Machine, uni
 
 
 @pytest.mark.parametrize("unit", UNITS)
+def test_process_that_is_told_to_end_by_hand_is_started_again(echo: Machine, unit: str) -> None:
+    echo.systemctl("kill", "-s", "TERM", unit)
+    wait_for(lambda: echo.restarts(unit) == 1, 20, "the restart")
+    echo.wait_ready()
+    assert echo.generate().status_code == 200
+
+
+@pytest.mark.parametrize("unit", UNITS)
 def test_process_that_hangs_is_ended_by_the_watchdog_and_says_where_it_stood(echo: Machine, unit: str) -> None:
     echo.drop_in(unit.replace("@0", "@"), f"[Service]\nWatchdogSec={WATCHDOG:g}\n")
     try:
