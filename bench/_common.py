@@ -15,6 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.helpers.tied import tied as tied  # for all that start a process: it ends with the benchmark
+
 HERE = Path(__file__).resolve().parent
 SAMPLE = HERE / "sample.txt"
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from _common import tied
+
 START_SECONDS = 120.0
 ANSWER_SECONDS = 30.0
 STOP_SECONDS = 20.0
@@ -68,7 +70,7 @@ class Controlled:
         self.log = log
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environ, text=True
+                tied(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environ, text=True
             )
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()

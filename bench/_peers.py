@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _common import HERE
+from _common import HERE, tied
 from _control import Controlled
 from _fronts import Threads
 
@@ -100,7 +100,7 @@ class Vllm:
         log = folder / "server.log"
         with log.open("wb") as output:
             self._server = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ
+                tied(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ
             )
         self._engine: Controlled | None = None
         try:

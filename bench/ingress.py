@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from _common import HERE, SAMPLE, Output, end_on_sigterm, middle, split_flags
+from _common import HERE, SAMPLE, Output, end_on_sigterm, middle, split_flags, tied
 from _fronts import Forebay, find_tokenizer
 from _load import Load, brief, brief_of_client, join, run_client
 
@@ -156,7 +156,7 @@ def company(case: Case, front: Forebay, folder: Path) -> Iterator[None]:
     command = [sys.executable, str(HERE / "load_client.py"), "--port", str(front.port), "--api", "completions"]
     command += ["--model", front.model, "--no-stream", "--vary", "--prompt-file", str(prompt), "--max-tokens", "1"]
     command += ["--requests", "1000", "--concurrency", "1"]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as other:
+    with subprocess.Popen(tied(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as other:
         try:
             time.sleep(COMPANY_S)
             if other.poll() is not None:

@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 import zmq
-from _common import Output, end_on_sigterm, numbers, table
+from _common import Output, end_on_sigterm, numbers, table, tied
 
 from forebay import FlatFamily, Front, GenerationBatch, HiddenFamily, RaggedFamily
 from forebay.topology import Peer, Topology
@@ -388,7 +388,9 @@ def rows_of(allocator: str) -> Iterator[dict[str, Any]]:
     command = [sys.executable, __file__, *sys.argv[1:], "--worker"]
     if allocator == "kept":
         command.append("--keep-memory")
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environ) as worker:
+    with subprocess.Popen(
+        tied(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environ
+    ) as worker:
         try:
             assert worker.stdout is not None
             yield from map(json.loads, worker.stdout)

@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any
 
 import _cpu
-from _common import Output, end_on_sigterm, split_flags
+from _common import Output, end_on_sigterm, split_flags, tied
 from _fronts import find_tokenizer
 
 STARTED = re.compile(r"started (\S+) \(process (\d+)\)")
@@ -66,7 +66,7 @@ def one_start(flags: Sequence[str]) -> dict[str, dict[str, float]]:
         command = [sys.executable, "-m", "forebay.cli", "serve", "--port", "0", "--run-dir", f"{folder}/run", *flags]
         begin = time.monotonic()
         process = subprocess.Popen(
-            command,
+            tied(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

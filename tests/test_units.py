@@ -50,6 +50,18 @@ def test_the_api_is_after_everything_else_so_that_it_stops_first(role: str) -> N
     assert any("forebay-inner.target" in line.split() for line in order)
 
 
+def test_the_inner_target_is_before_the_whole_one_that_it_is_part_of() -> None:
+    # Else systemd orders it behind, finds a circle, and starts no api; systemd-analyze does not see that.
+    lines = (UNITS / "forebay-inner.target").read_text().splitlines()
+    assert {"PartOf=forebay.target", "Before=forebay.target"} <= set(lines)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_crash_leaves_a_traceback_and_no_core_file(role: str) -> None:
+    assert "PYTHONFAULTHANDLER=1" in values(role, "Environment")
+    assert values(role, "LimitCORE") == ["0"]
+
+
 def test_the_target_wants_only_units_that_exist() -> None:
     text = (UNITS / "forebay.target").read_text()
     wanted = {name for line in re.findall(r"(?m)^Wants=(.*)$", text) for name in line.split()}

@@ -1,4 +1,4 @@
-"""The `forebay` command: serve, check, settings, prepare, keys, version. Errors are one line that says what to do."""
+"""The `forebay` command and its words (serve, check, prepare, probe ...). Errors are one line that says what to do."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ def parser() -> argparse.ArgumentParser:
     command("serve", "Start a front and its engine, and serve until Ctrl-C or SIGTERM.", serve, flags=True)
     command("check", "Check the settings and show the processes and their cores; starts nothing.", check, flags=True)
     command("prepare", "Fetch and convert the model now, and show the settings that name it.", prepare, flags=True)
+    asked = command("probe", "Ask a running front whether it is well; exit code 0 or 1.", probe, flags=True)
+    asked.add_argument("--path", default="/health", metavar="PATH", help="/health (default), /ready, /live or /ping")
     command("settings", "Print every setting with its default: a settings file to start from.", _settings, flags=False)
     keys = command("keys", "Make the keys of a front whose processes talk over TCP.", _keys, flags=False)
     keys.add_argument("folder", type=Path, metavar="DIR", help="folder for them, made if it is missing (mode 0700)")
@@ -150,6 +152,14 @@ def prepare(args: argparse.Namespace) -> int:
     settings = prepare_model(settings_of(args))
     for name in ("model_path", "tokenizer_path", "served_model_name"):
         print(f"{name} = {json.dumps(getattr(settings, name) or 'none', ensure_ascii=False)}")
+    return 0
+
+
+def probe(args: argparse.Namespace) -> int:
+    """`forebay probe`: with `run_dir`, the front that runs there; else the one at the address of the settings."""
+    from forebay.health_probe import ask
+
+    print(ask(settings_of(args), args.path) or "ok")
     return 0
 
 

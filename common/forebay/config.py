@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from forebay.errors import SettingsError
-from forebay.facts import without_secrets
+from forebay.redaction import without_secrets
 from forebay.settings import TABLE, Row, Settings
 from forebay.topology import check_endpoints
 

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 
 from forebay.errors import SettingsError, WireError
+from forebay.redaction import without_secrets
 from forebay.wire.control import to_builtin
 
-SECRET_ENDINGS = ("_key", "_apikey", "_token", "_password", "_passwd", "_secret", "_credentials")
-"""Words at the end of a name (or all of it, or behind a hyphen) that make its value a secret."""
 COUNTS = ("vocab_size", "context_length", "max_req_input_len")
 """Facts that are at least 1."""
 
@@ -41,20 +40,6 @@ class LaunchFacts(msgspec.Struct, frozen=True, kw_only=True):
     enable_hidden_states: bool = True
     model_config: dict[str, Any] = {}
     raw: dict[str, Any] = {}
-
-
-def is_secret(name: str) -> bool:
-    """Whether a value under this name must never leave in an answer or a log."""
-    return f"_{name.lower().replace('-', '_')}".endswith(SECRET_ENDINGS)
-
-
-def without_secrets(value: Any) -> Any:
-    """The same value without any map entry whose name marks a secret, at any depth. A flag is never one."""
-    if isinstance(value, dict):
-        return {k: without_secrets(v) for k, v in value.items() if isinstance(v, bool) or not is_secret(str(k))}
-    if isinstance(value, list):
-        return [without_secrets(item) for item in value]
-    return value
 
 
 def make_blob(facts: dict[str, Any]) -> bytes:

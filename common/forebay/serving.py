@@ -17,7 +17,9 @@ import msgspec
 from forebay import affinity, logs
 from forebay.child import role_specs
 from forebay.errors import SettingsError, StartError
+from forebay.lifetime import PARENT_PID
 from forebay.listen import client_url, settle_address
+from forebay.orphans import is_process_one
 from forebay.rundir import lock_front, open_run_dir
 from forebay.settings import Settings
 from forebay.supervisor import Supervisor, log
@@ -36,6 +38,8 @@ def serve_front(settings: Settings, read: Callable[[], Settings] | None = None) 
 
     `read`: reads the settings again, from the file that they came from (SIGHUP).
     """
+    if is_process_one():  # the kernel drops a signal to it for which there is no handler; the supervisor sets its own
+        signal.signal(signal.SIGTERM, _interrupt)
     counts = (settings.apis, settings.tokenizers, settings.detokenizers)
     plan = affinity.plan(affinity.allowed_cores(), *counts, settings.cores)
     check_files(settings)
@@ -95,11 +99,11 @@ def prepare_model(settings: Settings) -> Settings:
 
 
 def _environ() -> dict[str, str]:
-    return {**os.environ, "PYTHONSAFEPATH": "1"}
+    return {**os.environ, "PYTHONSAFEPATH": "1", PARENT_PID: str(os.getpid())}
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """SIGTERM while the model is prepared ends the preparing process, as Ctrl-C does."""
+    """SIGTERM before the supervisor runs ends us, and with us the process that prepares the model, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 

@@ -16,10 +16,11 @@ class StopSignals:
     """While entered, SIGTERM, SIGINT and SIGHUP only make `fileno` readable; before and after, all is as it was.
 
     A SIGHUP that is ignored when we start (nohup) stays ignored; SIGINT does not, since shells ignore it for every
-    command with & in a script. Enter it in the main thread.
+    command with & in a script. With `children`, the end of a child makes it readable, too. Enter it in the main thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, children: bool = False) -> None:
+        self._numbers = (*STOP, signal.SIGCHLD) if children else STOP
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -30,14 +31,14 @@ class StopSignals:
         return self._reader.fileno()
 
     def take(self) -> list[int]:
-        """The signals since the last call."""
+        """The stop signals since the last call."""
         with contextlib.suppress(BlockingIOError):
             return [number for number in self._reader.recv(4096) if number in STOP]
         return []
 
     def __enter__(self) -> Self:
         self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        for number in STOP:
+        for number in self._numbers:
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, _nothing)
         return self

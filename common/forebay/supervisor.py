@@ -26,6 +26,7 @@ from forebay.child import Child, RoleSpec, Slot, child_environment, role_specs
 from forebay.errors import ForebayError, SettingsError, StartError
 from forebay.lifetime import parent_pid
 from forebay.notify import Notifier, NotifyInbox
+from forebay.orphans import is_process_one, reap_orphans
 from forebay.patience import Patience
 from forebay.relay import RETRY, Relay
 from forebay.reload import RELOADED, reloaded, set_level
@@ -66,6 +67,7 @@ class Supervisor:
         self._slots = [Slot(spec, Patience(settings.restart_limit, settings.restart_window)) for spec in roles]
         self._on_ready = on_ready
         self._parent = parent
+        self._inherits = is_process_one()
         self._read = read
         self._terminal = has_terminal()
         self._notifier = Notifier.from_environ(os.environ)
@@ -101,7 +103,7 @@ class Supervisor:
         """Everything that can wake us, registered with the selector."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._selector.close)
-            signals = stack.enter_context(StopSignals())
+            signals = stack.enter_context(StopSignals(children=self._inherits))
             self._selector.register(signals, selectors.EVENT_READ, lambda: self._signalled(signals.take()))
             inbox = NotifyInbox(self._run_dir.path / "notify.sock")
             stack.callback(inbox.close)
@@ -204,6 +206,9 @@ class Supervisor:
             seconds = RETRY if seconds is None else min(RETRY, seconds)
         for key, _ in self._selector.select(seconds):
             key.data()
+        if self._inherits:
+            children = (slot.child for slot in self._slots if slot.child is not None)
+            reap_orphans({child.pid for child in children if child.exit_code is None})
         self._relay.flush()
 
     def _signalled(self, numbers: list[int]) -> None:

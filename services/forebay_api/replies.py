@@ -121,29 +121,27 @@ def _metadata(call: Call) -> dict[str, Any]:
     return {"metadata": metadata}
 
 
+def _whole_choice(choice: Choice, end: End, plan: Plan, said: dict[str, Any], ids_name: str) -> dict[str, Any]:
+    """One of the choices of a whole answer: what was said, why it ended, and what was asked for besides."""
+    reason, matched = openai_finish(end)
+    finish = {"finish_reason": reason, "matched_stop": matched, "stop_reason": matched}
+    body = {"index": choice.index, **said, **finish}
+    if plan.return_token_ids:
+        body |= {ids_name: ids_of(end.ids), "prompt_token_ids": prompt_ids(choice)}
+    if plan.return_hidden_states:
+        body["hidden_states"] = _hidden(end, plan)
+    return body
+
+
 def completion(call: Call) -> dict[str, Any]:
     """The whole answer of `/v1/completions`."""
     plan = call.plan
     choices = []
     for choice in call.choices:
         end = call.ends[choice.index]
-        reason, matched = openai_finish(end)
-        body: dict[str, Any] = {
-            "index": choice.index,
-            "text": (prompt_text(choice) if plan.echo else "") + end.text,
-            "logprobs": logprobs.completions(end.extra, plan.top_logprobs, 0, plan.echo)[0]
-            if plan.return_logprob
-            else None,
-            "finish_reason": reason,
-            "matched_stop": matched,
-            "stop_reason": matched,
-        }
-        if plan.return_token_ids:
-            body["token_ids"] = ids_of(end.ids)
-            body["prompt_token_ids"] = prompt_ids(choice)
-        if plan.return_hidden_states:
-            body["hidden_states"] = _hidden(end, plan)
-        choices.append(body)
+        text = (prompt_text(choice) if plan.echo else "") + end.text
+        scores = logprobs.completions(end.extra, plan.top_logprobs, 0, plan.echo)[0] if plan.return_logprob else None
+        choices.append(_whole_choice(choice, end, plan, {"text": text, "logprobs": scores}, "token_ids"))
     return {**envelope(call), "choices": choices, "usage": usage_of(call), **_metadata(call)}
 
 
@@ -153,21 +151,9 @@ def chat(call: Call) -> dict[str, Any]:
     choices = []
     for choice in call.choices:
         end = call.ends[choice.index]
-        reason, matched = openai_finish(end)
-        body: dict[str, Any] = {
-            "index": choice.index,
-            "message": {"role": "assistant", "content": end.text, "reasoning_content": None},
-            "logprobs": logprobs.chat(end.extra, plan.top_logprobs) if plan.return_logprob else None,
-            "finish_reason": reason,
-            "matched_stop": matched,
-            "stop_reason": matched,
-        }
-        if plan.return_token_ids:
-            body["prompt_token_ids"] = prompt_ids(choice)
-            body["response_token_ids"] = ids_of(end.ids)
-        if plan.return_hidden_states:
-            body["hidden_states"] = _hidden(end, plan)
-        choices.append(body)
+        message = {"role": "assistant", "content": end.text, "reasoning_content": None}
+        scores = logprobs.chat(end.extra, plan.top_logprobs) if plan.return_logprob else None
+        choices.append(_whole_choice(choice, end, plan, {"message": message, "logprobs": scores}, "response_token_ids"))
     return {
         **envelope(call),
         "object": "chat.completion",

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from forebay import ForebayError
+from forebay.lifetime import die_with_parent, parent_pid
 from forebay.settings import Settings
 from forebay_engine.cache import default_cache_dir
 
@@ -27,6 +28,7 @@ def prepare_command(arguments: Sequence[str]) -> int:
     parser.add_argument("--served-model-name", help="model name in answers; none: taken from the model")
     given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
     try:
+        die_with_parent(parent_pid(os.environ))
         facts = _prepare(msgspec.convert(given, Settings))
     except (ForebayError, msgspec.ValidationError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -38,11 +38,12 @@ from forebay import (
     __version__,
 )
 from forebay.settings import Settings
-from forebay_engine.arrays import Floats, Ints
+from forebay_engine.arrays import Ints
 from forebay_engine.echo_families import HIDDEN_SIZE, EchoFamilies, embedding
 from forebay_engine.echo_table import EchoTable
 from forebay_engine.meter import Meter
 from forebay_engine.refusals import unsupported_field
+from forebay_engine.rows import Vectors
 from forebay_engine.task import abort_reason
 
 CONTEXT = 1 << 20
@@ -78,7 +79,7 @@ class EchoEngine:
         self.families = EchoFamilies(vocab)
         self._ended: list[tuple[str, int, dict[str, Any]]] = []
         """Rows that end without a token: rid, prompt tokens, finish reason."""
-        self._vectors: list[tuple[str, Floats, int]] = []
+        self._vectors = Vectors()
         """Finished embeddings: rid, vector, prompt tokens."""
         self._due = 0.0
         self.paused = False
@@ -95,7 +96,7 @@ class EchoEngine:
                 f"The input ({prompt} tokens) is longer than the context length ({self.context} tokens)."
             )
         if request.embedding:
-            self._vectors.append((request.rid, embedding(np.array(request.input_ids, np.int64)), prompt))
+            self._vectors.add(request.rid, embedding(np.array(request.input_ids, np.int64)), prompt)
             return
         if self.patience() is None:
             self._due = self.clock() + self.step_seconds
@@ -131,11 +132,7 @@ class EchoEngine:
 
     def embeddings(self) -> EmbeddingBatch | None:
         """The vectors of the embedding requests since the last call."""
-        if not self._vectors:
-            return None
-        rids, vectors, prompts = (list(column) for column in zip(*self._vectors, strict=True))
-        self._vectors.clear()
-        return EmbeddingBatch(rids, vectors, prompts)
+        return self._vectors.take()
 
     def pause(self, mode: str) -> None:
         """Emit nothing until `resume`; there is nothing to give back, so the modes are the same."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from forebay import FlatFamily, GenerationBatch, HiddenFamily, RaggedFamily
+from forebay import EmbeddingBatch, FlatFamily, GenerationBatch, HiddenFamily, RaggedFamily
 from forebay_engine.arrays import Floats
 from forebay_engine.logprobs import PromptScores, TokenScore
 
@@ -127,3 +127,24 @@ def _add_positions(cells: _Cells, row: int, lists: list[Lists | None]) -> None:
     """Lists of every prompt position; the first position has none."""
     values = [None, *(pair and pair[0] for pair in lists)]
     cells.add(row, values, [None, *(pair and pair[1] for pair in lists)])
+
+
+class Vectors:
+    """Collects the answers of embedding requests until `Front.push_embeddings` takes them."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, Floats, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, rid: str, vector: Floats, prompt_tokens: int) -> None:
+        self._rows.append((rid, vector, prompt_tokens))
+
+    def take(self) -> EmbeddingBatch | None:
+        """All since the last call."""
+        if not self._rows:
+            return None
+        rids, vectors, prompts = (list(column) for column in zip(*self._rows, strict=True))
+        self._rows.clear()
+        return EmbeddingBatch(rids, vectors, prompts)

@@ -23,7 +23,7 @@ from forebay_engine.logprobs import TokenScore, score
 from forebay_engine.meter import Meter
 from forebay_engine.pieces import Piece, step_input
 from forebay_engine.refusals import refuse
-from forebay_engine.rows import StepRows
+from forebay_engine.rows import StepRows, Vectors
 from forebay_engine.stop_texts import Decode
 from forebay_engine.task import Task, abort_reason, make_task
 
@@ -57,7 +57,7 @@ class Scheduler:
         self._by_rid: dict[str, Task] = {}
         self._ended: list[tuple[Task, dict[str, Any]]] = []
         """Aborted tasks whose last row goes out with the next step."""
-        self._vectors: list[tuple[str, Floats, int]] = []
+        self._vectors = Vectors()
         """Finished embeddings: rid, vector, prompt tokens."""
         self.paused = False
 
@@ -129,11 +129,7 @@ class Scheduler:
 
     def embeddings(self) -> EmbeddingBatch | None:
         """The vectors that the steps since the last call have finished: the mean of the prompt's last hidden states."""
-        if not self._vectors:
-            return None
-        rids, vectors, prompts = (list(column) for column in zip(*self._vectors, strict=True))
-        self._vectors.clear()
-        return EmbeddingBatch(rids, vectors, prompts)
+        return self._vectors.take()
 
     def flush(self) -> tuple[bool, str]:
         """Empty the cache: refused while requests are pending. (Success, a sentence about it.)"""
@@ -243,7 +239,7 @@ class Scheduler:
             return
         if task.request.embedding:
             assert task.pooled is not None
-            self._vectors.append((task.rid, task.pooled / np.float32(task.prompt), task.prompt))
+            self._vectors.add(task.rid, task.pooled / np.float32(task.prompt), task.prompt)
             self._leave(task)
             return
         if task.limit == 0:

@@ -106,13 +106,18 @@ def test_a_list_has_one_value_for_each_prompt() -> None:
     assert [head.token_ids_logprob for head in found] == [[7], None, None]
 
 
+OF_LOGPROBS = [
+    ("return_logprob", [True, False]),
+    ("logprob_start_len", [0, 1]),
+    ("top_logprobs_num", [1, 2]),
+    ("token_ids_logprob", [[1], [2]]),
+]
+
+
 @pytest.mark.parametrize(
     ("field", "values"),
     [
-        ("return_logprob", [True, False]),
-        ("logprob_start_len", [0, 1]),
-        ("top_logprobs_num", [1, 2]),
-        ("token_ids_logprob", [[1], [2]]),
+        *OF_LOGPROBS,
         ("return_hidden_states", [True, False]),
         ("lora_path", ["a", "b"]),
         ("extra_key", ["a", "b"]),
@@ -128,15 +133,7 @@ def test_a_list_of_another_length_is_refused_with_both_lengths(field: str, value
     assert said(generate, text=THREE, **{field: values}) == (400, message, field)
 
 
-@pytest.mark.parametrize(
-    ("field", "values"),
-    [
-        ("return_logprob", [True, False]),
-        ("logprob_start_len", [0, 1]),
-        ("top_logprobs_num", [1, 2]),
-        ("token_ids_logprob", [[1], [2]]),
-    ],
-)
+@pytest.mark.parametrize(("field", "values"), OF_LOGPROBS)
 def test_lists_and_several_samples_do_not_go_together(field: str, values: list[Any]) -> None:
     body = {"text": ["a", "b"], "sampling_params": {"n": 2}, field: values}
     assert said(generate, **body) == (400, f"{field} cannot be a list when n > 1", field)

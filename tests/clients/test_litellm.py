@@ -19,6 +19,7 @@ import openai
 import pytest
 
 from tests.helpers.front import Front, wait_for
+from tests.helpers.tied import tied
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 KEY = "sk-of-the-proxy"
@@ -84,7 +85,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory, model: Front) -> Iterator[st
     environ = {"PATH": os.defpath, "HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"],
+            tied([*command, "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]),
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,8 @@ from typing import Any, TypeVar
 
 import httpx
 import psutil
+
+from tests.helpers.tied import tied
 
 T = TypeVar("T")
 START_SECONDS = 60.0
@@ -73,6 +76,13 @@ class Front:
         base = "http://localhost" if "transport" in options else self.url
         return httpx.Client(base_url=base, timeout=30, **options)
 
+    def connect(self) -> socket.socket:
+        """A plain connection, for bytes that no client sends."""
+        url = httpx.URL(self.url)
+        made = socket.create_connection((url.host, url.port or 80), timeout=10)
+        made.settimeout(10)
+        return made
+
     def state(self) -> dict[str, Any]:
         """The engine's live state."""
         with self.client() as client:
@@ -88,6 +98,15 @@ class Front:
         return self.process.wait(STOP_SECONDS)
 
 
+def read_all(connection: socket.socket) -> bytes:
+    """Everything until the other side closes."""
+    out = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(65536):
+            out += data
+    return out
+
+
 @contextlib.contextmanager
 def running(
     folder: Path, *flags: str, environ: dict[str, str] | None = None, seconds: float = START_SECONDS
@@ -97,7 +116,7 @@ def running(
     command = [sys.executable, "-m", "forebay.cli", "serve", "--port", "0", "--run-dir", str(run_dir), *flags]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            tied(command),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

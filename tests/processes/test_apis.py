@@ -16,6 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from forebay.errors import StartError
+from forebay.health_probe import ask
+from forebay.settings import Settings
 from tests.helpers.front import Front, running, wait_for
 from tests.helpers.models import make_tokenizer
 
@@ -115,6 +118,7 @@ def test_a_unix_socket_serves_and_comes_back_after_a_kill(tmp_path: Path, flags:
         with front.client() as client:
             lines = client.post("/generate", json=stream_body(5)).text.split("\n\n")
             assert lines[-2] == "data: [DONE]"
+        assert ask(Settings(run_dir=str(front.run_dir)), "/health") == ""
         victim = front.pids()["api-0"]
         os.kill(victim, signal.SIGKILL)
         wait_for(lambda: front.pids().get("api-0", victim) != victim, 20, "the restarted process")
@@ -131,14 +135,17 @@ def _accepts(path: Path) -> bool:
 
 
 # ---------------------------------------------------------------- TLS
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
+def make_certificate(folder: Path) -> tuple[Path, Path]:
     cert, key = folder / "cert.pem", folder / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
     return cert, key
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +170,17 @@ def test_streams_go_over_tls(secured: Front, trusting: ssl.SSLContext) -> None:
             events = [part for part in client.post("/generate", json=stream_body(50)).text.split("\n\n") if part]
             assert events[-1] == "data: [DONE]"
             assert len(events) > 5
+
+
+def test_the_probe_trusts_the_certificate_of_the_settings_and_no_other(
+    secured: Front, certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    assert ask(Settings(run_dir=str(secured.run_dir)), "/health") == ""
+    url = httpx.URL(secured.url)
+    made = make_certificate(tmp_path)
+    other = Settings(host=url.host, port=url.port or 443, tls_certfile=str(made[0]), tls_keyfile=str(made[1]))
+    with pytest.raises(StartError, match=r"no answer from the front: .*certificate"):
+        ask(other, "/health")
 
 
 def test_a_client_that_leaves_over_tls_is_aborted(secured: Front, trusting: ssl.SSLContext) -> None:

@@ -15,6 +15,7 @@ import psutil
 
 from tests.helpers.front import wait_for
 from tests.helpers.models import make_tokenizer
+from tests.helpers.tied import tied
 
 PAGE = Path(__file__).parents[2] / "docs" / "engine-authors.md"
 
@@ -43,7 +44,7 @@ def test_the_engine_in_the_docs_serves(tmp_path: Path) -> None:
     url, run_dir = f"http://127.0.0.1:{free_port()}", tmp_path / "run"
     environ = {**os.environ, "FOREBAY_PORT": url.rpartition(":")[2], "FOREBAY_RUN_DIR": str(run_dir)}
     with (tmp_path / "log").open("wb") as log:
-        engine = subprocess.Popen([sys.executable, str(script), str(model)], env=environ, stdout=log, stderr=log)
+        engine = subprocess.Popen(tied([sys.executable, script, model]), env=environ, stdout=log, stderr=log)
     family: list[psutil.Process] = []
     try:
         with httpx.Client(base_url=url, timeout=20) as client:

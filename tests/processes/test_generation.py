@@ -14,14 +14,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.helpers.front import Front, running
-from tests.helpers.models import make_tokenizer
 
 ECHO = "Größe \U0001f600\U0001f680 世界, the quick brown fox: naïve café! "
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

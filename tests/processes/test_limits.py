@@ -16,7 +16,7 @@ import psutil
 import pytest
 import zstandard
 
-from tests.helpers.front import Front, running, wait_for
+from tests.helpers.front import Front, read_all, running, wait_for
 from tests.helpers.models import make_tokenizer
 
 ADMIN = {"authorization": "Bearer boss"}
@@ -43,30 +43,13 @@ def client(front: Front) -> Iterator[httpx.Client]:
         yield found
 
 
-def raw(front: Front) -> socket.socket:
-    """A plain connection."""
-    url = httpx.URL(front.url)
-    made = socket.create_connection((url.host, url.port or 80), timeout=10)
-    made.settimeout(10)
-    return made
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """Everything until the other side closes."""
-    out = b""
-    with contextlib.suppress(ConnectionResetError):
-        while data := connection.recv(65536):
-            out += data
-    return out
-
-
 def status_of(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1]) if answer else 0
 
 
 def ask(front: Front, data: bytes) -> bytes:
     """Send bytes; everything that comes back until the connection closes."""
-    with raw(front) as connection:
+    with front.connect() as connection:
         connection.sendall(data)
         return read_all(connection)
 
@@ -153,7 +136,7 @@ def post_head(*lines: bytes) -> bytes:
 
 
 def test_a_declared_body_over_the_limit_is_refused_unread(front: Front) -> None:
-    with raw(front) as connection:
+    with front.connect() as connection:
         connection.sendall(post_head(b"content-length: %d" % (LIMIT + 1), b"expect: 100-continue"))
         answer = read_all(connection)
     assert status_of(answer) == 413
@@ -163,7 +146,7 @@ def test_a_declared_body_over_the_limit_is_refused_unread(front: Front) -> None:
 
 def test_a_chunked_body_over_the_limit_is_refused_while_it_is_sent(front: Front) -> None:
     chunk = b"%x\r\n" % 65536 + b" " * 65536 + b"\r\n"
-    with raw(front) as connection:
+    with front.connect() as connection:
         connection.sendall(post_head(b"transfer-encoding: chunked"))
         for _ in range(2 * LIMIT // 65536):  # without the last chunk: the body never ends
             connection.sendall(chunk)
@@ -225,7 +208,7 @@ def seconds_until_closed(front: Front, data: bytes, drip: bytes = b"") -> tuple[
     """How long a connection lasts that sends `data` and then `drip` every 0.2 s; and what came back."""
     began = time.monotonic()
     answer = b""
-    with raw(front) as connection:
+    with front.connect() as connection:
         connection.sendall(data)
         connection.settimeout(0.2)
         while time.monotonic() - began < 10:
@@ -272,7 +255,7 @@ def test_an_idle_connection_is_kept_for_its_time_and_then_closed(front: Front) -
 def test_one_connection_too_many_is_answered_503_and_the_next_is_served(front: Front) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(CONNECTIONS):
-            stack.enter_context(raw(front)).sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+            stack.enter_context(front.connect()).sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
         answer = ask(front, b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
         assert status_of(answer) == 503
         assert b"retry-after: 1" in answer
@@ -294,7 +277,7 @@ def test_running_out_of_descriptors_costs_no_time_and_passes(front: Front) -> No
     try:
         with contextlib.ExitStack() as stack:
             for _ in range(CONNECTIONS - 4):
-                stack.enter_context(raw(front))
+                stack.enter_context(front.connect())
             began = process.cpu_times()
             time.sleep(0.7)
             ended = process.cpu_times()
@@ -315,7 +298,7 @@ def streams(front: Front, count: int) -> Iterator[list[socket.socket]]:
     """Streams that run; aborted at the end by leaving."""
     body = json.dumps(LONG).encode()
     with contextlib.ExitStack() as stack:
-        made = [stack.enter_context(raw(front)) for _ in range(count)]
+        made = [stack.enter_context(front.connect()) for _ in range(count)]
         for connection in made:
             connection.sendall(post_head(b"content-length: %d" % len(body)) + body)
         for connection in made:

@@ -17,15 +17,9 @@ import pytest
 
 from tests.helpers.front import Front, running, wait_for
 from tests.helpers.load import Load
-from tests.helpers.models import make_tokenizer
 
 KEY, ADMIN, OTHER = "sk-front-5d41402a", "sk-admin-7b52009b", "sk-other-9f1c03e7"
 ECHO = ("--engine", "echo", "--restart-limit", "50")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 def ready(front: Front) -> bool:

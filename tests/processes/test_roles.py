@@ -22,6 +22,7 @@ from forebay.notify import NotifyInbox
 from forebay.topology import ROLES
 from tests.helpers.front import wait_for
 from tests.helpers.models import make_tokenizer
+from tests.helpers.tied import tied
 from tests.shim.test_keys import free_address
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
@@ -60,7 +61,7 @@ class Units:
         watch = {"NOTIFY_SOCKET": str(self._inbox.path), "WATCHDOG_USEC": str(int(WATCHDOG_SECONDS * 1e6))}
         with (self.folder / f"{role}.log").open("ab") as log:
             self.processes[role] = subprocess.Popen(
-                [exchange.get(word, word) for word in words],
+                tied([exchange.get(word, word) for word in words]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -141,7 +142,7 @@ def test_units_of_one_front_work_without_a_supervisor(tmp_path: Path) -> None:
         assert ask(units).json()["meta_info"]["completion_tokens"] == 4
         for role in ROLES:
             wait_for(partial(watched, units, role), 10, f"the watchdog of {role}")
-        units.processes["tokenizer"].kill()  # Restart=on-failure
+        units.processes["tokenizer"].kill()  # Restart=always
         assert units.processes["tokenizer"].wait(5) == -signal.SIGKILL
         units.start("tokenizer")
         units.wait_ready("tokenizer")

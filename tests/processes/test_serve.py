@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.helpers.tied import tied
 from tests.processes.fake_services import told_pids, write_services
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -32,7 +33,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         environ.pop("XDG_RUNTIME_DIR", None)
         command = [sys.executable, "-m", "forebay.cli", "serve", "--port", "0", *flags]
         pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environ))
+        started.append(subprocess.Popen(tied(command), stdout=pipe, stderr=pipe, text=True, env=environ))
         return started[0]
 
     yield run

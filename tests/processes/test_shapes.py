@@ -14,7 +14,6 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.helpers.front import Front, running
-from tests.helpers.models import make_tokenizer
 
 WIDTH = 64
 
@@ -29,11 +28,6 @@ def hidden(token: int, position: int) -> list[float]:
 
 def near(values: Any) -> Any:
     return pytest.approx(values, abs=1e-6)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

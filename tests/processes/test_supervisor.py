@@ -19,6 +19,7 @@ from forebay.child import child_environment, role_specs
 from forebay.notify import NotifyInbox
 from forebay.rundir import RunDir
 from forebay.settings import Settings
+from tests.helpers.tied import tied
 
 HERE = Path(__file__).parent
 ALL = {"api-0": "ready", "tokenizer-0": "ready", "detokenizer-0": "ready", "engine-0": "ready"}
@@ -49,7 +50,7 @@ class Front:
         driver = [sys.executable, str(HERE / "drive_supervisor.py"), str(self.run_dir)]
         with (self.folder / "stderr").open("a") as errors:
             self.process = subprocess.Popen(
-                [*driver, json.dumps({"drain_timeout": 1.0, **settings}), json.dumps(commands)],
+                tied([*driver, json.dumps({"drain_timeout": 1.0, **settings}), json.dumps(commands)]),
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -273,7 +274,7 @@ def test_processes_end_with_a_killed_supervisor_and_the_folder_can_be_used_again
 
 
 def test_supervisor_stops_when_the_process_that_wants_it_ends(front: Front) -> None:
-    wanting = subprocess.Popen(["sleep", "60"])
+    wanting = subprocess.Popen(tied(["sleep", "60"]))
     front.start(ALL, {"FOREBAY_PARENT_PID": str(wanting.pid)}).until_ready()
     wanting.kill()
     wanting.wait()

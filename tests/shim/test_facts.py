@@ -11,27 +11,12 @@ import msgspec
 import pytest
 
 from forebay.errors import SettingsError
-from forebay.facts import LaunchFacts, is_secret, make_blob, read_blob
+from forebay.facts import LaunchFacts, make_blob, read_blob
 
 
 def passed(facts: dict[str, Any]) -> dict[str, Any]:
     """What arrives of these facts."""
     return read_blob(make_blob(facts)).raw
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["api_key", "admin_api_key", "hf_token", "TOKEN", "ssl-keyfile-password", "password", "openai_apikey", "Secret"],
-)
-def test_secret_is_known_by_its_name(name: str) -> None:
-    assert is_secret(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["num_reserved_tokens", "tokenizer_path", "keyboard", "monkey", "max_total_num_tokens"]
-)
-def test_ordinary_name_is_no_secret(name: str) -> None:
-    assert not is_secret(name)
 
 
 def test_secret_does_not_travel() -> None:

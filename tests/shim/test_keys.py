@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -104,32 +105,36 @@ def test_other_keys_get_no_link_and_a_line_in_the_log(pair: Pair, caplog: pytest
     assert "engine-0 refuses our connections" in caplog.text
 
 
-def test_plain_tcp_gets_no_link(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+@contextlib.contextmanager
+def stranger(pair: Pair) -> Iterator[zmq.Socket[bytes]]:
+    """A socket of somebody else, whose frame must not come to B."""
     b = pair.start(B, PAIR)
-    stranger: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with stranger.socket(zmq.PUSH) as push:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context.socket(zmq.PUSH) as push:
         push.linger = 0
-        push.connect(pair.topology.address(B))
-        push.send(b"frame")
-        with caplog.at_level(logging.WARNING, "forebay.links"):
-            until(lambda: "without the keys" in caplog.text, "the line in the log")
-    stranger.term()
+        yield push
+    context.term()
     assert b.receive() is None
+
+
+def knock(push: zmq.Socket[bytes], pair: Pair, caplog: pytest.LogCaptureFixture, line: str) -> None:
+    """Send B a frame, and wait for what B says to that."""
+    push.connect(pair.topology.address(B))
+    push.send(b"frame")
+    with caplog.at_level(logging.WARNING, "forebay.links"):
+        until(lambda: line in caplog.text, "the line in the log")
+
+
+def test_plain_tcp_gets_no_link(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    with stranger(pair) as push:
+        knock(push, pair, caplog, "without the keys")
 
 
 def test_knowing_the_public_key_is_not_enough(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    b = pair.start(B, PAIR)
-    stranger: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with stranger.socket(zmq.PUSH) as push:
-        push.linger = 0
+    with stranger(pair) as push:
         push.curve_publickey, push.curve_secretkey = zmq.curve_keypair()
         push.curve_serverkey = PAIR.public.encode()
-        push.connect(pair.topology.address(B))
-        push.send(b"frame")
-        with caplog.at_level(logging.WARNING, "forebay.links"):
-            until(lambda: "127.0.0.1 tried to connect with another key" in caplog.text, "the line in the log")
-    stranger.term()
-    assert b.receive() is None
+        knock(push, pair, caplog, "127.0.0.1 tried to connect with another key")
 
 
 def test_tcp_without_keys_is_refused_at_the_start(pair: Pair) -> None:

@@ -14,6 +14,7 @@ import pytest
 from forebay.errors import StartError
 from forebay.notify import Notice, Notifier, NotifyInbox, parse
 from forebay.rundir import open_run_dir
+from tests.helpers.tied import tied
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_ready_arrives_with_the_pid_that_the_kernel_vouches_for(inbox: NotifyInb
 
 def test_pid_is_the_senders_and_not_what_it_claims(inbox: NotifyInbox) -> None:
     code = "import sys; from forebay.notify import Notifier; Notifier(sys.argv[1]).send(READY='1', MAINPID='1')"
-    process = subprocess.Popen([sys.executable, "-c", code, str(inbox.path)])
+    process = subprocess.Popen(tied([sys.executable, "-c", code, inbox.path]))
     process.wait(20)
     assert [notice.pid for notice in inbox.receive()] == [process.pid]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from forebay.errors import RequestError
-from forebay.facts import without_secrets
 from forebay.housekeeping import keep_house
+from forebay.redaction import without_secrets
 from forebay.topology import Peer
 from forebay.wire.messages import ControlRequest
 from forebay_api import schemas

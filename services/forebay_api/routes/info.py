@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from forebay._version import __version__
 from forebay.config import public_view
 from forebay.errors import RequestError
-from forebay.facts import without_secrets
+from forebay.redaction import without_secrets
 from forebay_api.http import Exchange
 from forebay_api.mailbox import ENGINE
 from forebay_api.routes.route import Route

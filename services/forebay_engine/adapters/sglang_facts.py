@@ -39,9 +39,6 @@ TAKEN_OVER = {
 GPT_OSS_CALL = 200012
 """The stop token of gpt-oss that opens a tool call and so belongs to the text."""
 
-SECRETS = ("watermark_key", "watermark_key_b", "watermark_config")
-"""Arguments that forebay's own rule for secret names does not know."""
-
 
 class Launch(NamedTuple):
     """All that the adapter needs to start."""
@@ -168,7 +165,7 @@ def launch_facts(arguments: Mapping[str, Any], model: Model, settings: Settings)
     """SGLang's arguments, and under forebay's names what it has resolved. `Front` takes the secrets out."""
     preferred = arguments.get("preferred_sampling_params")
     return {
-        **{name: value for name, value in arguments.items() if name not in SECRETS},
+        **arguments,
         "tokenizer_path": settings.tokenizer_path,
         "chat_template": settings.chat_template,
         "preferred_sampling_params": json.loads(preferred) if isinstance(preferred, str) else preferred,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from forebay import AbortRequest, ControlRequest, GenerateRequest, SamplingParams
-from forebay_engine.adapters.sglang_facts import SECRETS
+from forebay.redaction import without_secrets
 
 PASSED = (
     "session_id",
@@ -209,7 +209,7 @@ class Requests:
         state = fields.get("internal_state")
         if not isinstance(state, dict):
             return fields
-        return {name: value for name, value in state.items() if name not in SECRETS}
+        return without_secrets(state)
 
 
 def _converted(type_: Any, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,14 +10,8 @@ import pytest
 
 from tests.helpers.chaos import Fault, assert_idle, strike
 from tests.helpers.front import Front, running
-from tests.helpers.models import make_tokenizer
 
 ROLES = ("api", "tokenizer", "detokenizer")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,6 @@ from forebay.wire.messages import (
 from tests.helpers.chaos import assert_idle, depths
 from tests.helpers.front import Front, running, wait_for
 from tests.helpers.load import Load
-from tests.helpers.models import make_tokenizer
 
 LATER = 1 << 62
 """A life that no process knows: its work is taken, since its greeting may be late."""
@@ -56,11 +55,6 @@ FRAMES = {
     "reply": control.encode_reply("c", {"a": 1}),
     "admitted": control.encode_admitted([Admitted(rid="stranger", prompt_ids=b"\0" * 8)]),
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,9 @@ import pytest
 
 from tests.helpers.chaos import Fault, Round, assert_idle, is_ready, memory, strike
 from tests.helpers.front import Front, running, wait_for
-from tests.helpers.models import make_tokenizer
 
 NAMES = [f"{role}-{number}" for role in ("api", "tokenizer", "detokenizer") for number in (0, 1)] + ["engine-0"]
 GROWTH_MB = 60.0
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -19,14 +19,8 @@ import pytest
 from tests.helpers.chaos import assert_idle, memory
 from tests.helpers.front import Front, running, wait_for
 from tests.helpers.load import Load
-from tests.helpers.models import make_tokenizer
 
 FIT = 32
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tokenizer(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
