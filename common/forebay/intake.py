@@ -11,14 +11,18 @@ from forebay.counters import Counters
 from forebay.errors import PeerError
 from forebay.gated import Gated
 from forebay.links import Links
+from forebay.resume import ResumeLimits
 from forebay.tally import Tally
 from forebay.topology import Peer
 from forebay.wire import control, ingress
 from forebay.wire.frames import Buffer, Kind, kind_of
 from forebay.wire.messages import AbortRequest, RequestFault, RequestName
+from forebay.wire.replay import decode_claim
 
 DRAIN_LIMIT = 256
 """Requests that one `drain` returns unless it is told otherwise; also the frames beyond those that it may read."""
+CATCH_UP_MS = 10
+"""How long `wait_ingress` waits at most while a detokenizer has to be told what it missed."""
 MONITOR_EVERY = 0.05
 """Seconds between looks at the links while the scheduler is busy (a look costs 1.5 us a link)."""
 
@@ -34,8 +38,9 @@ class Intake(Gated):
         incarnation: int,
         announcement: Announcement,
         decoder: ingress.RequestDecoder | None = None,
+        limits: ResumeLimits | None = None,
     ) -> None:
-        super().__init__(links, incarnation, announcement)
+        super().__init__(links, incarnation, announcement, limits)
         self._decoder = decoder
         self._served = {peer.number for peer in self._apis}
         """The api processes whose requests are taken: all but those that went away."""
@@ -50,6 +55,10 @@ class Intake(Gated):
         """Let other processes read what the links of this one count: copied twice a second, while looking at them."""
         self._tally = Tally(counters, self._links, lambda: self.bad_frames)
         self._tally.show(lambda: len(self._waiting), "engine_inbox")
+        resume = self._resume
+        if resume is not None:
+            self._tally.gauge(lambda: resume.kept.size, counters.gauge("kept_bytes"))
+            self._tally.watch(lambda: resume.resumed, counters.counter("resumed_requests_total"))
         self._tally.introduce(self._links.me, ())
 
     def wait_ingress(self, timeout_ms: int) -> bool:
@@ -62,6 +71,8 @@ class Intake(Gated):
         if self._closed:
             return False
         links = self._links
+        if self._catching_up:
+            timeout_ms = min(timeout_ms, CATCH_UP_MS)
         links.wait(timeout_ms)
         now = time.monotonic()
         if links.stirred or now >= self._next_look:
@@ -69,6 +80,11 @@ class Intake(Gated):
         return bool(self._waiting) or links.readable()
 
     wait_request = wait_ingress
+
+    @property
+    def _catching_up(self) -> bool:
+        """Whether a detokenizer has to be told what it missed, so that each look may bring it further."""
+        return self._resume is not None and bool(self._resume.apart)
 
     def drain(self, max_recv: int = 0) -> list[Any]:
         """What has arrived, in order; never waits. At most `max_recv` entries (0 or less: 256), the rest next time.
@@ -80,7 +96,7 @@ class Intake(Gated):
         waiting = self._waiting
         if not self._closed:
             now = time.monotonic()
-            if now >= self._next_look:
+            if now >= self._next_look or self._catching_up:
                 self._look(now)
             self._receive(limit)
             if self._gate.waits:
@@ -120,6 +136,14 @@ class Intake(Gated):
                     self._links.send(Peer("api", hello.index), self._links.greeting())
                 if hello.role == "api":
                     self._lives[hello.index] = hello.incarnation
+                elif hello.role == "detokenizer" and self._resume is not None:
+                    now = time.monotonic()
+                    self._look(now)  # the end of its life before comes first
+                    self._encoder.send_full()
+                    self._resume.greeted(hello, now)
+            elif kind is Kind.CLAIM:
+                if self._resume is not None:
+                    self._resume.claimed(decode_claim(frame), time.monotonic())
             else:
                 raise PeerError(f"a {kind.name} frame has no business in the engine")
         except PeerError as error:
@@ -128,24 +152,29 @@ class Intake(Gated):
 
     def _admit(self, frame: Buffer) -> None:
         try:
-            names, requests, faults = ingress.decode_admit(frame, self._decoder)
+            names, requests, faults, opens = ingress.decode_admit(frame, self._decoder)
         except PeerError:
             for rid in ingress.rids_of(frame):
                 self._refuse(RequestFault(rid, 500, "the request was damaged on its way to the engine"))
             raise
         ledger, served, gate_closed = self._ledger, self._served, self._gate.closed
+        resume = self._resume if opens else None
         early = bool(ledger.early_aborts)
         for name, request in zip(names, requests, strict=True):
             if not ledger.begin(name):
                 continue
             if (early or name.api not in served) and not self._wanted(name):
                 continue
+            if resume is not None:
+                resume.begin(name.rid, name.api, opens)
             if gate_closed:
                 self._enter(name.rid, request)
             else:
                 self._waiting.append(request)
         for fault in faults:
             self._refuse(fault)
+        if resume is not None and resume.apart:
+            resume.look(time.monotonic())
 
     def _wanted(self, name: RequestName) -> bool:
         """Whether somebody waits for a new request: its abort may have come before it, its api process may be gone."""
@@ -206,11 +235,15 @@ class Intake(Gated):
             log.info("link to %s is %s", peer, "up" if up else "down")
             if peer.role == "detokenizer":
                 self._encoder.send_full()  # it may be another process, which knows no row
-                if not up:
+                if self._resume is not None:
+                    self._resume.changed(peer, up, now)
+                elif not up:
                     # What was handed over to a dead process is lost without a trace.
                     self._fail(list(self._ledger.of_shard(peer.number)), f"{peer} is away")
             elif peer.role == "api":
                 (self._served.add if up else self._orphan)(peer.number)
+        if self._resume is not None:
+            self._resume.look(now)
         if self._owed:
             self._pay()
 
@@ -218,6 +251,8 @@ class Intake(Gated):
         """The requests of an api process that is gone are nobody's any more."""
         self._served.discard(api)
         self._owed.pop(api, None)
+        if self._resume is not None:
+            self._resume.kept.forget_api(api)
         for rid in self._ledger.of_api(api):
             self._ledger.end(rid)
             if self._gate.held.pop(rid, None) is None:

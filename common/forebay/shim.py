@@ -27,6 +27,7 @@ from forebay.keys import load_keys
 from forebay.launch import Services, start_services
 from forebay.links import LINGER_MS, Links
 from forebay.listen import client_url
+from forebay.resume import ResumeLimits
 from forebay.rundir import clear_socket
 from forebay.settings import Settings
 from forebay.topology import Peer, Topology, check_endpoints, new_incarnation, socket_path
@@ -52,8 +53,9 @@ class Front(Intake):
         *,
         decoder: ingress.RequestDecoder | None = None,
         on_close: Callable[[], None] | None = None,
+        resume: ResumeLimits | None = None,
     ) -> None:
-        super().__init__(links, incarnation, announcement, decoder)
+        super().__init__(links, incarnation, announcement, decoder, resume)
         self._on_close = on_close
         self.services: Services | None = None
         """The services that `launch` started: their settings, run folder and state."""
@@ -95,6 +97,7 @@ class Front(Intake):
                 decoder=decoder,
                 io_cores=plan.services(),
                 on_close=services.stop,
+                resume=ResumeLimits(s.resume_kept_bytes, s.resume_timeout),
             )
         except BaseException:
             services.stop()
@@ -119,14 +122,17 @@ class Front(Intake):
         decoder: ingress.RequestDecoder | None = None,
         io_cores: Sequence[int] = (),
         on_close: Callable[[], None] | None = None,
+        resume: ResumeLimits | None = None,
     ) -> Self:
         """Join services that run already, or are just starting, under `run_dir`.
 
         For a front on several hosts `endpoints` and `keys_dir` are those of its settings, and `run_dir` is a private
         folder of this host.
         `facts` are the launch facts (see `forebay.facts`). `io_cores`: where ZeroMQ's I/O thread runs, normally the
-        services' cores (empty: where the calling thread runs). Raises `SettingsError` for facts of a wrong type and
-        `StartError` when the inbox cannot be bound: another engine serves there, or a file is in the way.
+        services' cores (empty: where the calling thread runs). `resume`: what is kept for a detokenizer that dies (the
+        settings `resume_kept_bytes` and `resume_timeout`; by default their defaults). Raises `SettingsError` for facts
+        of a wrong type and `StartError` when the inbox cannot be bound: another engine serves there, or a file is in
+        the way.
         """
         topology = Topology(Path(run_dir), apis, tokenizers, detokenizers, endpoints or {})
         check_endpoints(topology.endpoints)
@@ -155,7 +161,8 @@ class Front(Intake):
                 if on_close is not None:
                     on_close()
 
-        front = cls(links, incarnation, announcement, decoder=decoder, on_close=close)
+        limits = ResumeLimits() if resume is None else resume
+        front = cls(links, incarnation, announcement, decoder=decoder, on_close=close, resume=limits)
         front.publish(Counters(counts_path(topology.run_dir, me)))
         return front
 

@@ -102,7 +102,7 @@ class Post:
             return
         if len(frames) == BURST:
             self._loop.call_soon(self.on_frames)  # the descriptor is edge-triggered: the rest raises no event
-        self._mailbox.take(frames)
+        self._mailbox.take(frames, len(frames) == BURST)
         if len(frames) > 1 or frames[0][:1] == HELLO:
             self._greetings(frames)
 
@@ -142,7 +142,14 @@ async def _serve(role: Role, listener: socket.socket) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    mailbox = Mailbox(role.me.number, role.settings.detokenizers, _sender(role), loop, apis=role.settings.apis)
+    mailbox = Mailbox(
+        role.me.number,
+        role.settings.detokenizers,
+        _sender(role),
+        loop,
+        apis=role.settings.apis,
+        resume_timeout=role.settings.resume_timeout,
+    )
     post = Post(role, mailbox, loop)
     api = Api(role, mailbox)
     door = Door.of(role.settings, descriptors_for_clients())

@@ -21,6 +21,7 @@ from forebay.wire.deltas import encode_deltas
 from forebay.wire.egress import EgressDecoder
 from forebay.wire.frames import Kind
 from forebay.wire.messages import RequestFault
+from forebay.wire.replay import Replay, decode_replay
 from forebay_detokenizer.tables import Tables
 from forebay_detokenizer.worker import Detokenizer
 
@@ -42,6 +43,12 @@ class DetokenizerService:
         self._decoder = EgressDecoder()
         self._early: deque[tuple[Kind, bytes]] = deque(maxlen=EARLY_FRAMES)
         self._tables: Tables | None = None
+        self._engine: int | None = None
+        """The life of the engine that has greeted."""
+        self._synced = True
+        """Whether its steps are taken; False while its link has still to tell what this process missed."""
+        self._direct: Detokenizer | None = None
+        """Serves steady steps; None: they go the long way."""
         self._next_tick = 0.0
         self._touched = False
         """Whether there may be something to send since the last turn."""
@@ -54,14 +61,17 @@ class DetokenizerService:
 
     def handle(self, kind: Kind, frame: bytes) -> None:
         """One frame. Everything but a greeting waits until the engine's facts are known."""
-        if kind is Kind.STEP and self._core is not None:
-            self._steady(self._core, frame)
+        if kind is Kind.STEP and self._direct is not None:
+            self._steady(self._direct, frame)
         elif kind is Kind.HELLO:
             engine = self._role.hellos.get(ENGINE)
             if engine is not None:
                 self._decoder.greeted(engine.incarnation)
+                if engine.incarnation != self._engine:
+                    self._engine, self._synced = engine.incarnation, not engine.replays
             self._learn()
-        elif kind not in (Kind.STEP, Kind.OPEN, Kind.EGRESS, Kind.ABORT):
+            self._choose()
+        elif kind not in (Kind.STEP, Kind.OPEN, Kind.EGRESS, Kind.ABORT, Kind.REPLAY):
             raise PeerError(f"a {kind.name} frame has no business in a detokenizer")
         elif self._core is None:
             self._early.append((kind, frame))
@@ -71,7 +81,15 @@ class DetokenizerService:
     def _work(self, core: Detokenizer, kind: Kind, frame: bytes) -> None:
         now = time.monotonic()
         self._touched = True
-        if kind is Kind.STEP:
+        if kind in (Kind.STEP, Kind.EGRESS) and not self._synced:
+            return  # it comes again
+        if kind in (Kind.STEP, Kind.EGRESS) and core.replaying:
+            step = self._checked(core, self._decoder.decode, frame)
+            core.reach(step.seq, now)
+            core.step(step, now)
+        elif kind is Kind.REPLAY:
+            self._replay(core, decode_replay(frame), now)
+        elif kind is Kind.STEP:
             self._steady(core, frame)
         elif kind is Kind.EGRESS:
             core.step(self._checked(core, self._decoder.decode, frame), now)
@@ -84,11 +102,27 @@ class DetokenizerService:
             # After `user` the engine ends the request itself, and its client waits for that end.
             core.abort([abort.rid for abort in control.decode_aborts(frame) if abort.reason != "user"])
 
+    def _replay(self, core: Detokenizer, replay: Replay, now: float) -> None:
+        """The link goes on where another life of this process was."""
+        if replay.part == "begin":
+            self._decoder.anew()
+            self._synced = True
+            core.begin_replay(replay, now)
+        elif replay.part == "more":
+            core.more(replay, now)
+        else:
+            core.end_replay(now)
+        self._choose()
+
+    def _choose(self) -> None:
+        core = self._core
+        self._direct = core if core is not None and self._synced and not core.replaying else None
+
     def _steady(self, core: Detokenizer, frame: bytes) -> None:
         """A step with nothing but one token a row: served and sent at once, if the rows need nothing more either."""
         now = time.monotonic()
         step = self._checked(core, self._decoder.steady, frame)
-        sent = core.plain(self._decoder.rids, step.ids, step.width)
+        sent = core.plain(self._decoder.rids, step.ids, step.width, step.seq)
         if sent is None:
             self._touched = True
             core.step(self._decoder.whole(step), now)
@@ -146,6 +180,7 @@ class DetokenizerService:
             self._core.forget_api(peer.number)
         elif peer == ENGINE:
             self._core.forget_all()
+            self._choose()
 
     def turn(self, now: float) -> float | None:
         """Send what the frames since the last turn have brought."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from forebay.errors import PeerError
 from forebay_detokenizer.incremental import PARTIAL
-from forebay_detokenizer.requests import Requests
+from forebay_detokenizer.resuming import Resuming
 from forebay_detokenizer.rows import NOBODY, RowSet
 from forebay_detokenizer.sessions import ABSENT, EAGER, NOTHING, STREAM, Session
 from forebay_detokenizer.shaping import extras_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from forebay.wire.egress import EgressFrame
 
 
-class Detokenizer(Requests):
+class Detokenizer(Resuming):
     """One detokenizer shard: `open` and `step` in any order, `tick` now and then, `take` what is to be sent.
 
     Times are seconds of any one clock.
@@ -32,6 +32,7 @@ class Detokenizer(Requests):
 
     def step(self, frame: EgressFrame, now: float) -> None:
         """One step of the engine."""
+        self._out.step = frame.seq
         rows = self._rows_of(frame.rids)
         step = Step(frame, self._tables.fast)
         if any(frame.families):
@@ -52,7 +53,7 @@ class Detokenizer(Requests):
                     self._guard(session, partial(self._finish, rows, step, number))
         self._say(rows, step)
 
-    def plain(self, rids: list[str], ids: memoryview, width: int) -> tuple[int, bytes] | None:
+    def plain(self, rids: list[str], ids: memoryview, width: int, seq: int) -> tuple[int, bytes] | None:
         """A steady step whose rows need nothing but the table: the api process and its frame, to be sent at once.
 
         None when the step must go the long way through `step`; nothing has been counted then.
@@ -70,6 +71,7 @@ class Detokenizer(Requests):
             return None
         if PARTIAL in texts or min(numbers) < 0:
             return None
+        self._out.step = seq
         frame = self._out.texts(group.api, texts, group.rids)
         if frame is None:
             return None

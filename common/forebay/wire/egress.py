@@ -124,6 +124,11 @@ class EgressEncoder:
         self._told: list[list[int] | None] = [None, None, None]
         """Prompt, cached and reasoning tokens as they were last sent."""
 
+    @property
+    def seq(self) -> int:
+        """The number of the last frame."""
+        return self._seq
+
     def send_full(self) -> None:
         """The next frame says everything: a reader has come, or come back."""
         self._rids = None
@@ -181,6 +186,21 @@ class EgressEncoder:
 def _check_length(name: str, column: list[Any], n: int) -> None:
     if len(column) != n:
         raise WireError(f"{name} has {len(column)} entries for {n} rows")
+
+
+class _Start(msgspec.Struct, array_like=True):
+    epoch: int
+    seq: int
+    rows: int
+    rids: list[str] | None
+
+
+_decode_start = msgspec.msgpack.Decoder(_Start).decode
+
+
+def names_rows(frame: bytes) -> bool:
+    """Whether a frame of `EgressEncoder` names its rows, so that a reader may begin with it."""
+    return frame[:1] != _STEP_KIND and _decode_start(open_frame(frame, Kind.EGRESS)[0]).rids is not None
 
 
 class EgressFrame:
@@ -249,6 +269,11 @@ class EgressDecoder:
         self.lost = False
         """True after a frame that shows that rows are missing: it did not follow the one before it in the same life
         of the engine, or its header could be read and the rest could not."""
+
+    def anew(self) -> None:
+        """The next frame may have any number: what was missed is told again, or nobody's."""
+        self._epoch = self._seq = -1
+        self._rids = None
 
     def greeted(self, epoch: int) -> None:
         """The engine has introduced itself: frames of other lives are left out from now on."""

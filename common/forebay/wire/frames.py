@@ -33,6 +33,8 @@ class Kind(enum.IntEnum):
     EMBEDDINGS = 12
     STEP = 13
     TEXTS = 14
+    CLAIM = 15
+    REPLAY = 16
 
 
 _KINDS = {int(kind): kind for kind in Kind}
