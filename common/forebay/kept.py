@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from forebay.wire.egress import names_rows
 
-LINGER = 5.0
+LINGER = 3.0
 """Seconds that an ended request is kept: its end may still be on its way through the detokenizer to its client."""
 ENTRY = 48
 """Bytes that a kept frame costs beside its own."""

@@ -94,6 +94,7 @@ def test_detokenizer_that_comes_back_is_told_every_row() -> None:
         r.front.drain()
         r.start(Peer("detokenizer", 1))
         r.wait_up(Peer("detokenizer", 1))
+        r.settle(Peer("detokenizer", 1))
         r.front.push_generation(rows(mine))
         step = r.step(shard=1)
         assert (step.rids, step.same_rows) == ([mine], False)
