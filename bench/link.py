@@ -46,7 +46,7 @@ from _common import Output, end_on_sigterm, numbers, table
 from forebay import FlatFamily, Front, GenerationBatch, HiddenFamily, RaggedFamily
 from forebay.topology import Peer, Topology
 from forebay.wire import ingress
-from forebay.wire.messages import RequestHead, SamplingParams
+from forebay.wire.messages import OpenItem, RequestHead, SamplingParams
 
 PUSH_CASES = ("none", "none_contiguous", "one_of_B", "all7_lists", "all7_arrays")
 DRAIN_CASES = {"drain_1k": 1024, "drain_16k": 16_384}
@@ -103,7 +103,8 @@ def send_requests(socket: zmq.Socket[bytes], rids: list[str], ids: int, in_frame
     prompt = array("q", range(1000, 1000 + ids))
     for at in range(0, len(heads), in_frame):
         some = heads[at : at + in_frame]
-        socket.send(ingress.encode_admit(some, [prompt] * len(some)))
+        opens = [OpenItem(rid=head.rid, stream=True, prompt_tokens=ids, prompt_tail=[1] * 6) for head in some]
+        socket.send(ingress.encode_admit(some, [prompt] * len(some), opens))
 
 
 class Services:

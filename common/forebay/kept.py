@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import NamedTuple
 
 from forebay.wire.egress import names_rows
 
@@ -22,14 +21,10 @@ WORTH = 64
 """Frames that are dropped at once, at least, while there are others to keep."""
 
 
-class Record(NamedTuple):
-    """One request that can be told again from its first row."""
-
-    api: int
-    first: int
-    """No row of it stands in an earlier frame."""
-    opens: bytes
-    """The packed announcements of the requests that came with it, its own among them."""
+Record = tuple[int, int, bytes]
+"""One request that can be told again from its first row: its api process, the number of a frame before which it has no
+row, and the packed announcements of the requests that came with it, its own among them. A plain tuple: one with names
+costs 0.3 us a request."""
 
 
 class Kept:
@@ -71,7 +66,7 @@ class Kept:
 
     def forget_api(self, api: int) -> None:
         """All requests of an api process."""
-        self.forget([rid for rid, record in self.records.items() if record.api == api])
+        self.forget([rid for rid, (owner, _, _) in self.records.items() if owner == api])
 
     def look(self, now: float, hold: bool) -> None:
         """Drop what nobody needs any more. `hold`: nothing, because a detokenizer has not caught up."""
@@ -87,7 +82,8 @@ class Kept:
         if not self.records:
             self.clear()
             return
-        drop = next(iter(self.records.values())).first - self.first
+        _, needed, _ = next(iter(self.records.values()))
+        drop = needed - self.first
         if drop >= max(WORTH, len(self._frames) // 8):
             self._drop(self._start(drop))
 
@@ -110,8 +106,8 @@ class Kept:
         self._drop(self._start(drop))
         first = self.first if self._frames else last
         gone = []
-        for rid, record in self.records.items():
-            if record.first >= first:
+        for rid, (_, needed, _) in self.records.items():
+            if needed >= first:
                 break
             gone.append(rid)
         self.forget(gone)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from forebay.errors import PeerError
-from forebay.kept import Kept, Record
+from forebay.kept import Kept
 from forebay.ledger import Ledger
 from forebay.links import Links
 from forebay.topology import Peer, shard_of
@@ -102,16 +102,15 @@ class Resumption:
         """The number of the last frame."""
         self.resumed = 0
         """Requests that were taken up again."""
+        self._careful = False
+        """Whether a detokenizer is not live, or has not been for long."""
 
     # ---------------------------------------------------------------- requests and frames
     def begin(self, rid: str, api: int, opens: bytes) -> None:
         """A request has come, with the announcements of its frame."""
-        self.kept.begin(rid, Record(api, self.seq + 1, opens))
-        shard = self._shards[shard_of(rid, len(self._shards))]
-        if shard.state is State.BEHIND or (shard.state is State.LIVE and shard.grace):
-            shard.opens.append(rid)
-            if shard.state is State.LIVE:
-                self._behind(shard, self.seq + 1, time.monotonic())
+        self.kept.begin(rid, (api, self.seq + 1, opens))
+        if self._careful:
+            self._announce(rid)
 
     def keep(self, frame: bytes, seq: int) -> None:
         """Keep a frame that is about to be sent."""
@@ -174,9 +173,19 @@ class Resumption:
                 self._give_up(shard, "is away")
             elif shard.grace and now > shard.grace:
                 shard.grace = 0.0
+        if self._careful:
+            self._careful = bool(self.apart) or any(shard.grace for shard in self._shards)
         self.kept.look(now, bool(self.apart))
 
     # ---------------------------------------------------------------- steps of it
+    def _announce(self, rid: str) -> None:
+        """A request has come whose detokenizer may not have been told of it in its present life."""
+        shard = self._shards[shard_of(rid, len(self._shards))]
+        if shard.state is State.BEHIND or (shard.state is State.LIVE and shard.grace):
+            shard.opens.append(rid)
+            if shard.state is State.LIVE:
+                self._behind(shard, self.seq + 1, time.monotonic())
+
     def _shard(self, number: int) -> Shard:
         if not 0 <= number < len(self._shards):
             raise PeerError(f"there is no detokenizer-{number} in this front")
@@ -191,6 +200,7 @@ class Resumption:
 
     def _set(self, shard: Shard, state: State, now: float) -> None:
         shard.state, shard.since = state, now
+        self._careful = True
         self.direct = [one.peer for one in self._shards if one.state is State.LIVE]
         self.apart = [one.peer for one in self._shards if one.state is not State.LIVE]
 
@@ -205,7 +215,7 @@ class Resumption:
     def _try(self, shard: Shard, now: float, late: bool = False) -> None:
         """Begin, if every api process that has requests there has said which of them go on."""
         records = self.kept.records
-        waited = {records[rid].api for rid in shard.old if rid in records}
+        waited = {records[rid][0] for rid in shard.old if rid in records}
         if late or all(api in shard.claims and shard.claims[api].life == shard.life for api in waited):
             self._start(shard, now)
 
@@ -235,7 +245,7 @@ class Resumption:
         shard.old = frozenset()
         shard.pending.append(encode_replay(replay))
         shard.replaying = True
-        start = self.kept.start(records[go[0]].first) if go else None
+        start = self.kept.start(records[go[0]][1]) if go else None
         self._behind(shard, self.seq + 1 if start is None else start, now)
         self._advance(shard, now)
 
@@ -251,7 +261,7 @@ class Resumption:
 
     def _opens(self, rids: Iterable[str]) -> list[bytes]:
         records = self.kept.records
-        return list({id(records[rid].opens): records[rid].opens for rid in rids}.values())
+        return list({id(opens): opens for _, _, opens in map(records.__getitem__, rids)}.values())
 
     def _behind(self, shard: Shard, cursor: int, now: float) -> None:
         shard.cursor = cursor
@@ -300,7 +310,7 @@ class Resumption:
         for rid in rids:
             if rid not in ledger:
                 fault = RequestFault(rid, 503, f"{why}; send the request again", "unavailable_error")
-                over.setdefault(records[rid].api, []).append(fault)
+                over.setdefault(records[rid][0], []).append(fault)
         self._fail([rid for rid in rids if rid in ledger], why)
         for api, faults in over.items():
             self._tell(api, faults)

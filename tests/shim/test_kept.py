@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.batch import GenerationBatch
-from forebay.kept import ENTRY, LINGER, WORTH, Kept, Record
+from forebay.kept import ENTRY, LINGER, WORTH, Kept
 from forebay.wire.egress import EgressDecoder, EgressEncoder
 
 
@@ -20,7 +20,7 @@ class Sender:
         self.kept = Kept(limit)
 
     def begin(self, rid: str, api: int = 0) -> None:
-        self.kept.begin(rid, Record(api, self.encoder.seq + 1, b""))
+        self.kept.begin(rid, (api, self.encoder.seq + 1, b""))
 
     def push(self, *rids: str) -> list[str]:
         """One step; the requests that cannot be told again any more."""
@@ -93,7 +93,7 @@ def test_over_the_limit_the_oldest_go_and_say_so() -> None:
     assert gone[0] == "old"
     assert s.kept.size <= 3000
     assert "old" not in s.kept.records
-    assert min(record.first for record in s.kept.records.values()) >= s.kept.first
+    assert min(first for _, first, _ in s.kept.records.values()) >= s.kept.first
 
 
 def test_one_batch_that_never_changes_can_fill_it_and_later_requests_are_kept_again() -> None:
@@ -104,7 +104,7 @@ def test_one_batch_that_never_changes_can_fill_it_and_later_requests_are_kept_ag
     assert (s.kept.records, s.kept.size) == ({}, 0)
     s.begin("new")
     s.push("old", "new")
-    assert s.rows(s.kept.start(s.kept.records["new"].first) or 0) == ["old", "new"]
+    assert s.rows(s.kept.start(s.kept.records["new"][1]) or 0) == ["old", "new"]
 
 
 ACTIONS = st.lists(st.tuples(st.sampled_from("bpppppe"), st.integers(0, 30)), max_size=150)
@@ -128,6 +128,6 @@ def test_who_is_kept_can_be_told_again_from_the_first_row(actions: list[tuple[st
             s.push(*some)
         s.kept.look(at / 10, False)
         assert s.kept.size <= limit
-    for rid, record in s.kept.records.items():
-        start = s.kept.start(record.first)
+    for rid, (_, first, _) in s.kept.records.items():
+        start = s.kept.start(first)
         assert (0 if start is None else s.rows(start).count(rid)) == pushed[rid]

@@ -119,15 +119,11 @@ class EgressEncoder:
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
-        self._seq = 0
+        self.seq = 0
+        """The number of the last frame."""
         self._rids: list[str] | None = None
         self._told: list[list[int] | None] = [None, None, None]
         """Prompt, cached and reasoning tokens as they were last sent."""
-
-    @property
-    def seq(self) -> int:
-        """The number of the last frame."""
-        return self._seq
 
     def send_full(self) -> None:
         """The next frame says everything: a reader has come, or come back."""
@@ -155,13 +151,13 @@ class EgressEncoder:
             _check_length(name, column, n)
         told = [same and column == old for column, old in zip((prompt, cached, reasoning), self._told, strict=True)]
         if same and all(told) and finish is None and lens is None and families is None and trailing is None:
-            frame = pack_step(self._epoch, self._seq + 1, n, width, columns)
-            self._seq += 1
+            frame = pack_step(self._epoch, self.seq + 1, n, width, columns)
+            self.seq += 1
             return frame
         header = _encode(
             (
                 self._epoch,
-                self._seq + 1,
+                self.seq + 1,
                 n,
                 None if same else rids,
                 finish,
@@ -175,7 +171,7 @@ class EgressEncoder:
             )
         )
         frame = b"".join((PREFIX.pack(Kind.EGRESS, VERSION, 0, len(header)), header, *columns))
-        self._seq += 1
+        self.seq += 1
         # Lists are kept by value: an engine may reuse the list that it handed over.
         if not same:
             self._rids = list(rids)
