@@ -115,8 +115,10 @@ class Resumption:
     def keep(self, frame: bytes, seq: int) -> None:
         """Keep a frame that is about to be sent."""
         self.seq = seq
-        if (self.kept.records or self.apart) and self.kept.add(frame, seq):
-            self._shrink()
+        kept = self.kept
+        if kept.records or self.apart:
+            while not kept.add(frame, seq) and self._shrink():
+                continue
 
     def refused(self, peer: Peer) -> bool:
         """A live detokenizer did not take the last frame; False when nothing was kept for it either."""
@@ -293,15 +295,19 @@ class Resumption:
             shard.grace = now + GRACE
         self._set(shard, State.LIVE, now)
 
-    def _shrink(self) -> None:
-        """Too much is kept: the oldest requests cannot be taken up again; those that wait for it end now."""
-        gone = self.kept.shrink()
+    def _shrink(self) -> bool:
+        """Too much is kept: the oldest requests cannot be taken up again; those that wait for it end now. False when
+        nothing is kept any more: the frame is larger than all that may be kept."""
+        shrunk = len(self.kept) > 0
+        gone = self.kept.shrink() if shrunk else list(self.kept.records)
+        self.kept.forget(gone)
         log.debug("%d requests are too long to be taken up again", len(gone))
         for shard in self._shards:
             if shard.state is not State.LIVE:
                 number, count = shard.peer.number, len(self._shards)
                 mine = [rid for rid in gone if shard_of(rid, count) == number]
                 self._fail(mine, f"{shard.peer} is away for too many steps")
+        return shrunk
 
     def _drop(self, rids: Sequence[str], why: str) -> None:
         """Requests end with an error at their client, those that are in the engine also there."""
