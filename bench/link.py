@@ -47,7 +47,7 @@ from forebay import FlatFamily, Front, GenerationBatch, HiddenFamily, RaggedFami
 from forebay.topology import Peer, Topology
 from forebay.wire import control, ingress
 from forebay.wire.frames import Kind
-from forebay.wire.messages import Mark, RequestHead, SamplingParams
+from forebay.wire.messages import Mark, OpenItem, RequestHead, SamplingParams
 
 PUSH_CASES = ("none", "none_contiguous", "one_of_B", "all7_lists", "all7_arrays")
 DRAIN_CASES = {"drain_1k": 1024, "drain_16k": 16_384}
@@ -110,7 +110,8 @@ def send_requests(socket: zmq.Socket[bytes], rids: list[str], ids: int, in_frame
     prompt = array("q", range(1000, 1000 + ids))
     for at in range(0, len(heads), in_frame):
         some = heads[at : at + in_frame]
-        socket.send(ingress.encode_admit(some, [prompt] * len(some)))
+        opens = [OpenItem(rid=head.rid, stream=True, prompt_tokens=ids, prompt_tail=[1] * 6) for head in some]
+        socket.send(ingress.encode_admit(some, [prompt] * len(some), opens))
 
 
 class Services:

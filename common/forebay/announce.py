@@ -18,6 +18,8 @@ class Announcement:
 
     def __init__(self, me: Peer, incarnation: int, facts: Mapping[str, Any]) -> None:
         self.paused = False
+        self.replays = False
+        """Whether a detokenizer that starts is told what it missed."""
         self._me, self._incarnation = me, incarnation
         self._facts = dict(facts)
         self._blob = make_blob(self._facts)
@@ -39,6 +41,7 @@ class Announcement:
                 version=__version__,
                 blob=self._blob,
                 status="paused" if self.paused else "up",
+                replays=self.replays,
             )
         )
 

@@ -17,6 +17,7 @@ from forebay.gate import Gate, Reply
 from forebay.housekeeping import HOUSEKEEPING
 from forebay.links import Links
 from forebay.results import Results
+from forebay.resume import ResumeLimits
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.embeddings import Vector, encode_embeddings, vectors_of
@@ -30,8 +31,10 @@ log = logging.getLogger("forebay.shim")
 class Gated(Results):
     """The `push_` methods whose answers open or close the gate, and what waits at it."""
 
-    def __init__(self, links: Links, incarnation: int, announcement: Announcement) -> None:
-        super().__init__(links, incarnation, announcement)
+    def __init__(
+        self, links: Links, incarnation: int, announcement: Announcement, limits: ResumeLimits | None = None
+    ) -> None:
+        super().__init__(links, incarnation, announcement, limits)
         self._gate = Gate()
 
     def push_generation(self, batch: GenerationBatch) -> bool:

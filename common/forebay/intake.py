@@ -12,15 +12,19 @@ from forebay.counters import Counters
 from forebay.errors import PeerError
 from forebay.gated import Gated
 from forebay.links import Links
+from forebay.resume import ResumeLimits
 from forebay.tally import Tally
 from forebay.topology import Peer
 from forebay.wire import control, ingress
 from forebay.wire.frames import Buffer, Kind, kind_of
 from forebay.wire.lives import Owners
 from forebay.wire.messages import STALE, AbortRequest, RequestFault, RequestName
+from forebay.wire.replay import decode_claim
 
 DRAIN_LIMIT = 256
 """Requests that one `drain` returns unless it is told otherwise; also the frames beyond those that it may read."""
+CATCH_UP_MS = 10
+"""How long `wait_ingress` waits at most while a detokenizer has to be told what it missed."""
 MONITOR_EVERY = 0.05
 """Seconds between looks at the links while the scheduler is busy (a look costs 1.5 us a link)."""
 
@@ -38,8 +42,9 @@ class Intake(Gated):
         incarnation: int,
         announcement: Announcement,
         decoder: ingress.RequestDecoder | None = None,
+        limits: ResumeLimits | None = None,
     ) -> None:
-        super().__init__(links, incarnation, announcement)
+        super().__init__(links, incarnation, announcement, limits)
         self._decoder = decoder
         self._served = {peer.number for peer in self._apis}
         """The api processes whose requests are taken: all but those that went away."""
@@ -55,6 +60,10 @@ class Intake(Gated):
         """Let other processes read what the links of this one count: copied twice a second, while looking at them."""
         self._tally = Tally(counters, self._links, lambda: self.bad_frames)
         self._tally.show(lambda: len(self._waiting), "engine_inbox")
+        resume = self._resume
+        if resume is not None:
+            self._tally.gauge(lambda: resume.kept.size, counters.gauge("kept_bytes"))
+            self._tally.watch(lambda: resume.resumed, counters.counter("resumed_requests_total"))
         self._tally.introduce(self._links.me, ())
 
     def wait_ingress(self, timeout_ms: int) -> bool:
@@ -67,6 +76,8 @@ class Intake(Gated):
         if self._closed:
             return False
         links = self._links
+        if self._catching_up:
+            timeout_ms = min(timeout_ms, CATCH_UP_MS)
         links.wait(timeout_ms)
         now = time.monotonic()
         if links.stirred or now >= self._next_look:
@@ -74,6 +85,11 @@ class Intake(Gated):
         return bool(self._waiting) or links.readable()
 
     wait_request = wait_ingress
+
+    @property
+    def _catching_up(self) -> bool:
+        """Whether a detokenizer has to be told what it missed, so that each look may bring it further."""
+        return self._resume is not None and bool(self._resume.apart)
 
     def drain(self, max_recv: int = 0) -> list[Any]:
         """What has arrived, in order; never waits. At most `max_recv` entries (0 or less: 256), the rest next time.
@@ -85,7 +101,7 @@ class Intake(Gated):
         waiting = self._waiting
         if not self._closed:
             now = time.monotonic()
-            if now >= self._next_look:
+            if now >= self._next_look or self._catching_up:
                 self._look(now)
             self._receive(limit)
             if self._gate.waits:
@@ -130,6 +146,14 @@ class Intake(Gated):
                 hello = control.decode_hello(frame)
                 if hello.role == "api":
                     self._greeted(hello.index, hello.incarnation)
+                elif hello.role == "detokenizer" and self._resume is not None:
+                    now = time.monotonic()
+                    self._look(now)  # the end of its life before comes first
+                    self._encoder.send_full()
+                    self._resume.greeted(hello, now)
+            elif kind is Kind.CLAIM:
+                if self._resume is not None:
+                    self._resume.claimed(decode_claim(frame), time.monotonic())
             else:
                 raise PeerError(f"a {kind.name} frame has no business in the engine")
         except PeerError as error:
@@ -141,14 +165,18 @@ class Intake(Gated):
         faults: Sequence[RequestFault] = ()
         try:
             own = ingress.decode_own(frame) if self._decoder is None else None
-            names: Sequence[RequestName] = own or ()
-            requests: Sequence[Any] = names
+            names: Sequence[RequestName] = ()
+            requests: Sequence[Any] = ()
             if own is None:
-                names, requests, faults = ingress.decode_admit(frame, self._decoder)
+                names, requests, faults, opens = ingress.decode_admit(frame, self._decoder)
+            else:
+                names, opens = own
+                requests = names
         except PeerError:
             for rid in ingress.rids_of(frame):
                 self._refuse(RequestFault(rid, 500, "the request was damaged on its way to the engine"))
             raise
+        resume = self._resume if opens else None
         begin, served, present, early = self._ledger.begin, self._served, self._lives.present, self._early
         for name, request in zip(names, requests, strict=True):
             if not begin(name):
@@ -156,12 +184,16 @@ class Intake(Gated):
             api = name.api
             if (early or api not in served or name.life != present.get(api)) and not self._wanted(name):
                 continue
+            if resume is not None:
+                resume.begin(name.rid, name.api, opens)
             if self._held_back:
                 self._enter(name.rid, request)
             else:
                 self._waiting.append(request)
         for fault in faults:
             self._refuse(fault)
+        if resume is not None and resume.apart:
+            resume.look(time.monotonic())
 
     def _wanted(self, name: RequestName) -> bool:
         """Whether somebody waits for a new request: its abort may have come before it, its api process may be gone, or
@@ -245,11 +277,15 @@ class Intake(Gated):
             log.info("link to %s is %s", peer, "up" if up else "down")
             if peer.role == "detokenizer":
                 self._encoder.send_full()  # it may be another process, which knows no row
-                if not up:
+                if self._resume is not None:
+                    self._resume.changed(peer, up, now)
+                elif not up:
                     # What was handed over to a dead process is lost without a trace.
                     self._fail(list(self._ledger.of_shard(peer.number)), f"{peer} is away")
             elif peer.role == "api":
                 (self._served.add if up else self._orphan)(peer.number)
+        if self._resume is not None:
+            self._resume.look(now)
         if self._owed:
             self._pay()
 
@@ -258,6 +294,8 @@ class Intake(Gated):
         self._served.discard(api)
         self._owed.pop(api, None)
         self._gate.cancel_api(api)
+        if self._resume is not None:
+            self._resume.kept.forget_api(api)
         self._forsake(self._ledger.of_api(api), f"api-{api} is away")
 
     def _forsake(self, rids: list[str], why: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Generic, TypeVar
 
 from forebay.topology import shard_of
@@ -56,6 +56,8 @@ class Ledger:
         self._public: dict[str, set[str]] = {}
         self._ended: Recent[None] = Recent()
         self._early: Recent[AbortRequest] = Recent()
+        self.on_end: Callable[[str], object] | None = None
+        """Is told of each request that is over."""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -97,6 +99,8 @@ class Ledger:
         entry = self._live.pop(rid, None)
         if entry is None:
             return False
+        if self.on_end is not None:
+            self.on_end(rid)
         _, public, shard, _ = entry
         if self._shards:
             self._shards[shard].discard(rid)
@@ -106,6 +110,10 @@ class Ledger:
             if not self._public[public]:
                 del self._public[public]
         return True
+
+    def ended(self, rid: str) -> bool:
+        """Whether a request was here and is over, as far as that is remembered."""
+        return rid in self._ended
 
     def end_all(self) -> None:
         """Every live request is over."""

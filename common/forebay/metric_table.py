@@ -137,6 +137,8 @@ METRICS: dict[str, Metric] = {
         Metric("tokenize_seconds", "histogram", "Rendering and encoding of one prompt.", (), WORK, own=True),
         Metric("detokenize_seconds", "histogram", "One step of the engine, ids to text.", (), WORK, own=True),
         Metric("ingress_wait_seconds", "histogram", "A prompt's wait for an encoding thread.", (), WORK, own=True),
+        Metric("kept_bytes", "gauge", "Steps that the engine's link keeps for a detokenizer that dies.", own=True),
+        Metric("resumed_requests_total", "counter", "Requests taken up again after a detokenizer died.", own=True),
         Metric("process_up", "gauge", "Whether a process of the front is there.", ("name",), own=True),
     )
 }

@@ -17,6 +17,7 @@ from forebay.batch import GenerationBatch
 from forebay.errors import LinkError
 from forebay.ledger import Ledger
 from forebay.links import Links
+from forebay.resume import ResumeLimits, Resumption
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.egress import EgressEncoder
@@ -28,7 +29,10 @@ log = logging.getLogger("forebay.shim")
 class Results:
     """The `push_` methods of a front, and the account of the requests that they end."""
 
-    def __init__(self, links: Links, incarnation: int, announcement: Announcement) -> None:
+    def __init__(
+        self, links: Links, incarnation: int, announcement: Announcement, limits: ResumeLimits | None = None
+    ) -> None:
+        """`limits`: how much is kept for a detokenizer that has to start anew (None: nothing)."""
         self._links = links
         self._announcement = announcement
         self._encoder = EgressEncoder(incarnation)
@@ -43,12 +47,18 @@ class Results:
         self._warned = False
         self.lost_rows = 0
         """Requests whose rows a detokenizer could not take; each was answered with an error."""
+        self._resume: Resumption | None = None
+        if limits is not None and limits.kept_bytes and limits.seconds:
+            self._resume = Resumption(limits, links, self._ledger, self._fail, self._tell)
+            self._ledger.on_end = self._resume.kept.end
+            announcement.replays = True
 
     def push_generation(self, batch: GenerationBatch) -> bool:
         """Send one step's rows. Never blocks; False once the front is closed (one warning says how many were lost).
 
-        Rows that a missing or stopped detokenizer cannot take end with an error at their client, and come back as
-        `AbortRequest` with the next `drain`. Raises `WireError` for columns that do not fit each other.
+        Rows that a missing or stopped detokenizer cannot take are kept for its next life. Those that cannot be kept end
+        with an error at their client, and come back as `AbortRequest` with the next `drain`. Raises `WireError` for
+        columns that do not fit each other.
         """
         if self._closed:
             if not self._warned and batch.rids:
@@ -57,8 +67,19 @@ class Results:
             return False
         frame = self._encoder.encode(batch)
         send = self._links.send
-        for peer in self._detokenizers:
-            if not send(peer, frame):
+        resume = self._resume
+        if resume is None:
+            for peer in self._detokenizers:
+                if not send(peer, frame):
+                    self._encoder.send_full()
+                    self._lost(batch.rids, peer)
+        else:
+            resume.keep(frame, self._encoder.seq)
+            for peer in resume.direct:
+                if not send(peer, frame) and not resume.refused(peer):
+                    self._encoder.send_full()
+                    self._lost(batch.rids, peer)
+            for peer in resume.apart:
                 self._lost(batch.rids, peer)
         if batch.finish_reasons is not None:
             end = self._ledger.end
@@ -104,9 +125,8 @@ class Results:
 
     # ---------------------------------------------------------------- what a peer did not take
     def _lost(self, rids: Sequence[str], peer: Peer) -> None:
-        """Rows that did not reach a detokenizer. Costs nothing when no live request is its."""
-        self._encoder.send_full()
-        mine = self._ledger.of_shard(peer.number)
+        """Rows that did not reach a detokenizer, and are not kept. Costs nothing when no live request is its."""
+        mine = self._ledger.of_shard(peer.number) if self._resume is None else set(self._resume.lost(peer))
         if mine:
             reason = "does not take what it is sent" if self._links.is_up(peer) else "is away"
             self._fail([rid for rid in rids if rid in mine], f"{peer} {reason}")

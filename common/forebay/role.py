@@ -328,7 +328,7 @@ class Role:
             if kind is Kind.HELLO:
                 known = set(self.hellos)
                 peer, anew = self.greeted(frame)
-                if peer.role == "api" and peer in known and not anew:
+                if peer.role in ("api", "engine") and peer in known and not anew:
                     # Its link to us has broken, ours to it may have stood: it has forgotten our greeting.
                     self.links.send(peer, self.hello())
                 if anew:

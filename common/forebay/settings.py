@@ -78,6 +78,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     max_n: int = 128
     max_top_logprobs: int = 1024
     open_wait: float = 5.0
+    resume_timeout: float = 5.0
+    resume_kept_bytes: int = 64 * MIB
 
     default_max_new_tokens: int | None = 128
     allow_auto_truncate: bool = False
@@ -205,6 +207,16 @@ TABLE: dict[str, dict[str, Row]] = {
         "max_n": Row("Largest n (samples of one prompt).", ge=1),
         "max_top_logprobs": Row("Largest number of top logprobs of a position.", ge=0),
         "open_wait": Row("Seconds that the first tokens of a request wait for its announcement.", gt=0),
+        "resume_timeout": Row(
+            "Seconds that requests wait for their detokenizer when it has died, to go on where they were; then 503. 0: "
+            "they end at once.",
+            ge=0,
+        ),
+        "resume_kept_bytes": Row(
+            "Bytes of steps that the engine's link keeps for that; a request that began before the oldest of them ends "
+            "with 503. 0: none are kept.",
+            ge=0,
+        ),
     },
     "What a request gets when it does not say": {
         "default_max_new_tokens": Row("max_new_tokens of /generate; none: until the model stops.", ge=0),

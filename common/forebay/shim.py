@@ -30,6 +30,7 @@ from forebay.lifetime import new_incarnation
 from forebay.links import LINGER_MS, Links
 from forebay.listen import client_url
 from forebay.memory import keep_freed
+from forebay.resume import ResumeLimits
 from forebay.rundir import clear_socket
 from forebay.settings import Settings
 from forebay.topology import Peer, Topology, check_endpoints, socket_path
@@ -55,8 +56,9 @@ class Front(Intake):
         *,
         decoder: ingress.RequestDecoder | None = None,
         on_close: Callable[[], None] | None = None,
+        resume: ResumeLimits | None = None,
     ) -> None:
-        super().__init__(links, incarnation, announcement, decoder)
+        super().__init__(links, incarnation, announcement, decoder, resume)
         self._on_close = on_close
         self.services: Services | None = None
         """The services that `launch` started: their settings, run folder and state."""
@@ -102,6 +104,7 @@ class Front(Intake):
                 keep_memory=keep_memory,
                 max_link_bytes=s.max_link_bytes,
                 on_close=services.stop,
+                resume=ResumeLimits(s.resume_kept_bytes, s.resume_timeout),
             )
         except BaseException:
             services.stop()
@@ -128,6 +131,7 @@ class Front(Intake):
         keep_memory: bool = False,
         max_link_bytes: int = LINK_BYTES,
         on_close: Callable[[], None] | None = None,
+        resume: ResumeLimits | None = None,
     ) -> Self:
         """Join services that run already, or are just starting, under `run_dir`.
 
@@ -136,8 +140,9 @@ class Front(Intake):
         `facts` are the launch facts (see `forebay.facts`). `io_cores`: where ZeroMQ's I/O thread runs, normally the
         services' cores (empty: where the calling thread runs). `keep_memory`: this process keeps up to 64 MiB that it
         frees, which makes `drain` of long prompts 5 times cheaper (`forebay.memory.keep_freed`). `max_link_bytes`: as
-        in the settings. Raises `SettingsError` for facts of a wrong type and `StartError` when the inbox cannot be
-        bound: another engine serves there, or a file is in the way.
+        in the settings. `resume`: what is kept for a detokenizer that dies (the settings `resume_kept_bytes` and
+        `resume_timeout`; by default their defaults). Raises `SettingsError` for facts of a wrong type and `StartError`
+        when the inbox cannot be bound: another engine serves there, or a file is in the way.
         """
         if keep_memory:
             keep_freed()
@@ -170,7 +175,8 @@ class Front(Intake):
                 if on_close is not None:
                     on_close()
 
-        front = cls(links, incarnation, announcement, decoder=decoder, on_close=close)
+        limits = ResumeLimits() if resume is None else resume
+        front = cls(links, incarnation, announcement, decoder=decoder, on_close=close, resume=limits)
         front.publish(Counters(counts_path(topology.run_dir, me)))
         return front
 

@@ -57,6 +57,10 @@ class Tally:
         """Publish how much waits or runs at a stage."""
         self._gauges.append((present, self.counters.gauge("queue_depth", stage=stage)))
 
+    def gauge(self, present: Callable[[], int], cell: Cell) -> None:
+        """Publish a size that somebody keeps in a plain integer."""
+        self._gauges.append((present, cell))
+
     def introduce(self, me: Peer, cores: Sequence[int]) -> None:
         """Say who we are to processes that have no link to us."""
         facts = {"pid": str(os.getpid()), "cores": ",".join(map(str, cores)), "version": __version__}

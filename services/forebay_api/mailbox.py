@@ -48,8 +48,11 @@ class Mailbox(Delivery):
         """Of the expected processes those that are not linked now."""
         return [str(peer) for peer in expected if peer not in self._up]
 
-    def take(self, frames: list[bytes]) -> None:
-        """All frames that were waiting. One step's text is written as it comes; more are merged a stream at a time."""
+    def take(self, frames: list[bytes], more: bool = False) -> None:
+        """All frames that were waiting. One step's text is written as it comes; more are merged a stream at a time.
+
+        `more`: others may wait still.
+        """
         merged: list[Choice] | None = [] if len(frames) > 1 else None
         at = 0
         while at < len(frames):
@@ -65,6 +68,10 @@ class Mailbox(Delivery):
         if merged:
             for choice in merged:
                 choice.flush()
+        if self._new_lives and not more:
+            hellos, self._new_lives = self._new_lives, []
+            for hello in hellos:
+                self._welcome(hello)
 
     def _take(self, frame: bytes, merged: list[Choice] | None) -> None:
         if frame[:1] == _TEXTS_KIND:
@@ -114,6 +121,12 @@ class Mailbox(Delivery):
         self._send(Peer("detokenizer", choice.detokenizer), frame)
 
     def _hello(self, hello: Hello) -> None:
+        if hello.role == "detokenizer" and self._resume.is_new(hello.index, hello.incarnation):
+            self._new_lives.append(hello)  # what its life before has said is still to be read
+        else:
+            self._welcome(hello)
+
+    def _welcome(self, hello: Hello) -> None:
         peer = Peer(hello.role, hello.index)
         before = self.hellos.get(peer)
         self.hellos[peer] = hello
@@ -129,6 +142,8 @@ class Mailbox(Delivery):
             self._due.pop(rows.due, None)
         if before is not None and before.incarnation != hello.incarnation:
             self._lost(peer)
+        if peer.role == "detokenizer":
+            self._resume.greeted(peer.number, hello.incarnation, self._rows_from(peer.number).step)
         if peer.role in ("tokenizer", "detokenizer"):
             self._send_unsent()
         if peer in self._forsaken:
@@ -145,7 +160,8 @@ class Mailbox(Delivery):
             if hello is not None and self._lives.get(peer) == hello.incarnation:
                 del self.hellos[peer]
             self._look_at(peer)
-            self._lost(peer)
+            if peer.role != "detokenizer" or peer not in self.hellos:
+                self._lost(peer)
             return
         self._up.add(peer)
         self._look_at(peer)
@@ -161,11 +177,10 @@ class Mailbox(Delivery):
             sent = self._sent.pop(peer, {})
             self._resend([(call, *work) for call, work in sent.items()])
         elif peer.role == "detokenizer":
-            # Those that have not been sent yet wait for the restarted one.
-            choices = [choice for choice in self._of_shard(peer.number) if choice.call not in self._unsent]
-            self._fail_all(choices, 503, f"{peer} went away; send the request again")
-            self._tell_abort(choices, "lost")
+            self._resume.lost(peer.number)
         elif peer == ENGINE:
             choices = list(self._table.values())
             self._fail_all(choices, 503, "engine connection lost")
+            for rows in self._rows.values():
+                rows.step = 0
             self._forsaken[ENGINE] += [choice.rid for choice in choices]

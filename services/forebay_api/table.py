@@ -21,6 +21,7 @@ from forebay.wire.messages import AbortRequest, ControlRequest, Hello, Ids, Requ
 from forebay_api.asks import Asks
 from forebay_api.calls import Call, Choice
 from forebay_api.pace import Pace, clock
+from forebay_api.resumption import Resumption
 
 if TYPE_CHECKING:
     from forebay_api.dispatch import Work
@@ -35,13 +36,15 @@ Send = Callable[[Peer, bytes], bool]
 class Rows:
     """The rows of the previous frame of one detokenizer."""
 
-    __slots__ = ("choices", "due", "epoch", "lives", "number", "seq")
+    __slots__ = ("choices", "due", "epoch", "lives", "number", "seq", "step")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.due = b""
         """What its next frame begins with if it is a steady one."""
         self.epoch = self.seq = -1
+        self.step = 0
+        """The engine's step up to which everything has come."""
         self.choices: list[Choice | None] = []
         self.lives = Lives()
 
@@ -58,8 +61,10 @@ class Table:
         *,
         apis: int = 1,
         life: int = 0,
+        resume_timeout: float = 0.0,
     ) -> None:
-        """`apis`: how many processes like this one share the engine. `life`: `Hello.incarnation` of this one."""
+        """`apis`: how many processes like this one share the engine. `life`: `Hello.incarnation` of this one.
+        `resume_timeout`: how long requests wait for the next life of a detokenizer that died."""
         self.number = number
         self.on_control: Callable[[ControlRequest], object] = keep_house
         """Applies a control call that another api process was asked and that concerns all of them."""
@@ -99,6 +104,9 @@ class Table:
         """Per tokenizer: calls of which a choice has not started, kept to be sent again if it dies."""
         self._next_tokenizer = 0
         self._probes: list[asyncio.Future[None]] = []
+        self._new_lives: list[Hello] = []
+        """Greetings of detokenizers that have started anew: they count once the inbox is empty."""
+        self._resume = Resumption(number, resume_timeout, send, loop, self._sent_to, self._lose_shard)
         self._forsaken: dict[Peer, list[str]] = defaultdict(list)
         """Requests that ended here while the engine, or their detokenizer, was away; aborted there when it is back: a
         tokenizer may still bring it what it had of them."""
@@ -235,6 +243,15 @@ class Table:
         choices = self._of_shard(number)
         self._fail_all(choices, 503, message)
         self._tell_abort(choices, "lost")
+
+    def _lose_shard(self, number: int) -> None:
+        """A detokenizer died: its requests end with an error; those that have not been sent yet wait for the next."""
+        choices = self._sent_to(number)
+        self._fail_all(choices, 503, f"detokenizer-{number} went away; send the request again")
+        self._tell_abort(choices, "lost")
+
+    def _sent_to(self, number: int) -> list[Choice]:
+        return [choice for choice in self._of_shard(number) if choice.call not in self._unsent]
 
     def _of_shard(self, number: int) -> list[Choice]:
         return [choice for choice in self._table.values() if choice.detokenizer == number]

@@ -105,9 +105,10 @@ class Post:
         frames = [frame]
         while waiting and len(frames) < BURST and (frame := links.receive()) is not None:
             frames.append(frame)
-        if len(frames) == BURST:
+        more = len(frames) == BURST and links.readable()
+        if more:
             self._loop.call_soon(self.on_frames)  # the descriptor is edge-triggered: the rest raises no event
-        self._mailbox.take(frames)
+        self._mailbox.take(frames, more)
         if len(frames) > 1 or frames[0][:1] == HELLO:
             self._greetings(frames)
 
@@ -148,7 +149,15 @@ async def _serve(role: Role, listener: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     s = role.settings
-    mailbox = Mailbox(role.me.number, s.detokenizers, _sender(role), loop, apis=s.apis, life=role.incarnation)
+    mailbox = Mailbox(
+        role.me.number,
+        s.detokenizers,
+        _sender(role),
+        loop,
+        apis=s.apis,
+        life=role.incarnation,
+        resume_timeout=s.resume_timeout,
+    )
     mailbox.greet = role.links.greet_all
     post = Post(role, mailbox, loop)
     api = Api(role, mailbox)

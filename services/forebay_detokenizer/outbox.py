@@ -51,6 +51,10 @@ class Outbox:
         self._seqs: dict[int, int] = {}
         self._told: dict[int, list[str]] = {}
         self._ends: dict[int, list[End]] = {}
+        self.step = 0
+        """The engine's number of the step that is being served: everything up to it is said with the next frames."""
+        self.muted: dict[int, int] = {}
+        """Api processes that have had what is said now, and up to which step: only ends are for them."""
 
     def take(self) -> Mail:
         """What has come together since the last call. Ends that stand alone get their frames now."""
@@ -61,6 +65,8 @@ class Outbox:
 
     def say(self, api: int, deltas: Deltas, rids: list[str]) -> None:
         """A frame whose rows are `rids`; the ends that wait for this api process go with it."""
+        if api in self.muted:
+            return
         told = self._told.get(api)
         if told is not rids and told != rids:
             deltas.rids = rids
@@ -82,7 +88,12 @@ class Outbox:
         deltas.source, deltas.epoch = self._source, self._epoch
         deltas.seq = self._seqs[api] = self._seqs.get(api, 0) + 1
         deltas.ends = self._ends.pop(api, [])
+        deltas.step = max(self.step, self.muted[api]) if api in self.muted else self.step
         self._mail.deltas.append((api, deltas))
+
+    def mark(self, api: int) -> None:
+        """An empty frame: all up to the present step has been said."""
+        self._put(api, new_deltas())
 
     def end(self, api: int, end: End) -> None:
         """The end of one request; it leaves with the next frame for its api process."""

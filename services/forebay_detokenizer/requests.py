@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import compress, repeat
 from operator import is_
 
@@ -15,7 +15,7 @@ from forebay.wire.messages import STALE, OpenItem
 from forebay_detokenizer.outbox import Mail, Outbox, new_deltas
 from forebay_detokenizer.rows import EXPECTED, NOBODY, RowSet
 from forebay_detokenizer.sessions import Piece, Row, Session
-from forebay_detokenizer.shaping import wanted
+from forebay_detokenizer.shaping import merged, wanted
 from forebay_detokenizer.tables import Tables
 from forebay_detokenizer.waiting import Closed, ClosedRids, WaitingRows
 from forebay_detokenizer.windows import DecodeError
@@ -57,6 +57,10 @@ class Requests:
         self.lives = Owners()
         self._doubts: set[str] = set()
         """Requests without a row when `unheard` was called last."""
+        self.expects: set[str] | None = None
+        """The requests whose rows may come before they are opened; None: all of this shard."""
+        self.once = False
+        """Whether a request may be announced again after it has ended."""
 
     def __len__(self) -> int:
         """Unfinished requests."""
@@ -108,9 +112,12 @@ class Requests:
         self._sessions[item.rid] = session
         if item.rid in self._waiting:
             self._stale = True
-            for row in self._waiting.take(item.rid):
+            rows, pieces = self._waiting.take(item.rid), list[Piece]()
+            for row in rows:
                 if item.rid in self._sessions:
-                    self._guard(session, partial(self._replay, session, row))
+                    self._guard(session, partial(self._replay, session, row, pieces))
+            if pieces:
+                self._say_alone(session, rows[0], pieces)
 
     def _refuse(
         self, item: OpenItem, status: int, message: str, param: str | None = None, type_: str | None = None
@@ -210,8 +217,8 @@ class Requests:
         except DecodeError as error:
             self._fail(session, str(error))
 
-    def _replay(self, session: Session, row: Row) -> None:
-        """A row that has waited for its session."""
+    def _replay(self, session: Session, row: Row, pieces: list[Piece]) -> None:
+        """A row that has waited for its session; what it says is added to `pieces`."""
         extra = None if row.extra is None else wanted(row.extra, session)
         row = row._replace(extra=extra)
         session.note(row.ids)
@@ -226,13 +233,17 @@ class Requests:
         if stop is not None:
             self._stop(session, stop, used, row)
         elif session.direct or (session.stream and session.held >= session.interval):
-            self._say_alone(session, row, session.release())
+            pieces.append(session.release())
 
-    def _say_alone(self, session: Session, row: Row, piece: Piece) -> None:
-        starts = [(0, *session.start(row.prompt_tokens, row.cached_tokens))] if session.fresh else []
-        extras = [] if piece.extra is None else [(0, piece.extra)]
-        ids = session.id_bytes(row.ids if piece.ids is None else piece.ids)
-        self._out.say(session.api, new_deltas([piece.text], [piece.tokens], extras, ids, starts), [session.rid])
+    def _say_alone(self, session: Session, first: Row, pieces: list[Piece]) -> None:
+        """What the rows that have waited say, in one frame with the end, if they have one: all of it arrives or
+        nothing."""
+        starts = [(0, *session.start(first.prompt_tokens, first.cached_tokens))] if session.fresh else []
+        extra = reduce(merged, (piece.extra for piece in pieces if piece.extra is not None), None)
+        ids = session.id_bytes([i for piece in pieces for i in piece.ids or ()])
+        text, tokens = "".join(piece.text for piece in pieces), sum(piece.tokens for piece in pieces)
+        extras = [] if extra is None else [(0, extra)]
+        self._out.say(session.api, new_deltas([text], [tokens], extras, ids, starts), [session.rid])
         session.note_busy()
 
     def _stop(self, session: Session, stop: str, used: int, row: Row) -> None:
@@ -247,6 +258,8 @@ class Requests:
             return
         self._out.end(session.api, session.finish(row, self._keep_ids))
         del self._sessions[session.rid]
+        if self.once:
+            self._closed.add(session.rid, Closed.ABORTED)
         self._stale = True
 
     def _rows_of(self, rids: list[str]) -> RowSet:
@@ -269,6 +282,9 @@ class Requests:
 
     def _is_expected(self, rid: str) -> bool:
         closed = self._closed.get(rid)
+        if closed is None and self.expects is not None and rid not in self.expects:
+            self._closed.add(rid, Closed.ABORTED)  # it has ended, or is one of those that are not taken up again
+            return False
         if closed is Closed.REFUSED:  # the engine had not admitted it when it was told to stop it
             self._out.abort(rid, "lost", "the request was refused")
             self._closed.add(rid, Closed.STOPPED)

@@ -21,6 +21,7 @@ from forebay.wire.deltas import encode_deltas
 from forebay.wire.egress import EgressDecoder
 from forebay.wire.frames import Kind
 from forebay.wire.messages import RequestFault, Unheard
+from forebay.wire.replay import Replay, decode_replay
 from forebay_detokenizer.tables import Tables
 from forebay_detokenizer.worker import Detokenizer
 
@@ -45,6 +46,10 @@ class DetokenizerService:
         self._decoder = EgressDecoder()
         self._early: deque[tuple[Kind, bytes]] = deque(maxlen=EARLY_FRAMES)
         self._tables: Tables | None = None
+        self._engine: int | None = None
+        """The life of the engine that has greeted."""
+        self._synced = True
+        """Whether its steps are taken; False while its link has still to tell what this process missed."""
         self._next_tick = self._next_doubt = 0.0
         self._touched = False
         """Whether there may be something to send since the last turn."""
@@ -61,9 +66,11 @@ class DetokenizerService:
             engine = self._role.hellos.get(ENGINE)
             if engine is not None:
                 self._decoder.greeted(engine.incarnation)
+                if engine.incarnation != self._engine:
+                    self._engine, self._synced = engine.incarnation, not engine.replays
             self._learn()
             self._meet()
-        elif kind not in (Kind.STEP, Kind.OPEN, Kind.EGRESS, Kind.ABORT):
+        elif kind not in (Kind.STEP, Kind.OPEN, Kind.EGRESS, Kind.ABORT, Kind.REPLAY):
             raise PeerError(f"a {kind.name} frame has no business in a detokenizer")
         elif self._core is None:
             self._early.append((kind, frame))
@@ -74,7 +81,7 @@ class DetokenizerService:
         """The next frame that is not a steady step; those are served and sent as they come. None: nothing comes, or it
         is `until`."""
         core, links = self._core, self._role.links
-        lane = None if core is None or self._touched else core.lane(self._decoder)
+        lane = None if core is None or self._touched or not self._synced else core.lane(self._decoder)
         if core is None or lane is None:
             return links.next()
         passed = lane.run(links.raw_receive, self._senders, until)
@@ -91,7 +98,15 @@ class DetokenizerService:
     def _work(self, core: Detokenizer, kind: Kind, frame: bytes) -> None:
         now = time.monotonic()
         self._touched = True
-        if kind is Kind.STEP or kind is Kind.EGRESS:
+        if kind in (Kind.STEP, Kind.EGRESS) and not self._synced:
+            return  # it comes again
+        if kind in (Kind.STEP, Kind.EGRESS) and core.replaying:
+            step = self._checked(core, self._decoder.decode, frame)
+            core.reach(step.seq, now)
+            core.step(step, now)
+        elif kind is Kind.REPLAY:
+            self._replay(core, decode_replay(frame), now)
+        elif kind is Kind.STEP or kind is Kind.EGRESS:
             core.step(self._checked(core, self._decoder.decode, frame), now)
             # Per step, never per token: 0.5 us together.
             self._steps.add()
@@ -101,6 +116,17 @@ class DetokenizerService:
         else:
             # After `user` the engine ends the request itself, and its client waits for that end.
             core.abort([abort.rid for abort in control.decode_aborts(frame) if abort.reason != "user"])
+
+    def _replay(self, core: Detokenizer, replay: Replay, now: float) -> None:
+        """The link goes on where another life of this process was."""
+        if replay.part == "begin":
+            self._decoder.anew()
+            self._synced = True
+            core.begin_replay(replay, now)
+        elif replay.part == "more":
+            core.more(replay, now)
+        else:
+            core.end_replay(now)
 
     def _checked(self, core: Detokenizer, read: Callable[[bytes], T], frame: bytes) -> T:
         """One step of the engine. When rows are missing every request may have a gap: better an error than a hang."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from forebay.errors import PeerError
 from forebay_detokenizer.lane import Lane
-from forebay_detokenizer.requests import Requests
+from forebay_detokenizer.resuming import Resuming
 from forebay_detokenizer.rows import NOBODY, RowSet
 from forebay_detokenizer.sessions import ABSENT, EAGER, NOTHING, STREAM, Session
 from forebay_detokenizer.shaping import extras_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from forebay.wire.egress import EgressDecoder, EgressFrame
 
 
-class Detokenizer(Requests):
+class Detokenizer(Resuming):
     """One detokenizer shard: `open` and `step` in any order, `tick` now and then, `take` what is to be sent.
 
     Times are seconds of any one clock.
@@ -32,6 +32,7 @@ class Detokenizer(Requests):
 
     def step(self, frame: EgressFrame, now: float) -> None:
         """One step of the engine."""
+        self._out.step = frame.seq
         rows = self._rows_of(frame.rids)
         step = Step(frame, self._tables.fast)
         if any(frame.families):
@@ -56,7 +57,9 @@ class Detokenizer(Requests):
         """What serves the steady steps that come next; None while the rows need more than the table, or an api process
         must be told more than texts."""
         rows, table = self._rows, self._tables.fast
-        if self._stale or rows.rids is not decoder.rids or not rows.plain or rows.busy or table is None:
+        if self.replaying or self._stale or rows.rids is not decoder.rids:
+            return None
+        if not rows.plain or rows.busy or table is None:
             return None
         return Lane.of(decoder, rows, table, self._out)
 

@@ -6,6 +6,7 @@ import os
 import time
 
 from forebay import Front
+from forebay.resume import ResumeLimits
 from forebay.role import Role
 from forebay_engine import loop
 from forebay_engine.engine import open_engine
@@ -26,6 +27,7 @@ def run(role: Role) -> None:
         keys_dir=settings.keys_dir,
         keep_memory=True,
         max_link_bytes=settings.max_link_bytes,
+        resume=ResumeLimits(settings.resume_kept_bytes, settings.resume_timeout),
     )
     with front:
         role.ready(f"{facts['served_model_name']}, context of {facts['context_length']} tokens")

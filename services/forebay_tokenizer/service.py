@@ -134,9 +134,7 @@ class TokenizerService:
         results = tokenizer.results()
         if not (results or self._held or tokenizer.timings):
             return None
-        opens: dict[Peer, list[OpenItem]] = defaultdict(list)
-        heads: list[RequestHead] = []
-        ids: list[Ids] = []
+        admissions: list[tuple[float, Admission]] = []
         faults: dict[int, list[RequestFault]] = defaultdict(list)
         admitted: dict[int, list[Admitted]] = defaultdict(list)
         held, self._held = self._held, []
@@ -145,10 +143,7 @@ class TokenizerService:
                 if now < until and not self._can_open(result):
                     self._held.append((until, result))
                     continue
-                for item in result.opens:
-                    opens[self._shard(item.rid)].append(item)
-                heads += result.heads
-                ids += [result.ids] * len(result.heads)
+                admissions.append((until, result))
                 admitted[result.opens[0].api] += result.admitted(tokenizer.text_of)
             elif isinstance(result, Refusal):
                 faults[result.api] += result.faults
@@ -159,7 +154,7 @@ class TokenizerService:
             if items:
                 self._role.links.send(Peer("api", api), control.encode_admitted(items))
         self._measure(tokenizer)
-        self._admit(opens, heads, ids, faults)
+        self._admit(admissions, now, faults)
         for api, found in faults.items():
             self._role.links.send(Peer("api", api), control.encode_faults(found))
         return HELD_LOOK if self._held else None
@@ -176,24 +171,28 @@ class TokenizerService:
         ]
 
     def _admit(
-        self,
-        opens: dict[Peer, list[OpenItem]],
-        heads: list[RequestHead],
-        ids: list[Ids],
-        faults: dict[int, list[RequestFault]],
+        self, admissions: list[tuple[float, Admission]], now: float, faults: dict[int, list[RequestFault]]
     ) -> None:
-        """Open the requests at their detokenizers, then admit them at the engine; who cannot be reached fails them."""
-        lost: dict[str, str] = {}
-        for peer, items in opens.items():
-            if not self._role.links.send(peer, control.encode_opens(items)):
-                lost.update((item.rid, f"{self._refusal(peer)}; send the request again") for item in items)
-        if lost:
-            kept = [at for at, head in enumerate(heads) if head.rid not in lost]
-            for head in heads:
-                if head.rid in lost:
-                    faults[head.api].append(RequestFault(head.rid, 503, lost[head.rid]))
-            heads, ids = [heads[at] for at in kept], [ids[at] for at in kept]
-        if not heads or self._role.links.send(ENGINE, ingress.encode_admit(heads, ids)):
+        """Open the requests at their detokenizers, then admit them at the engine; who cannot be reached in time fails
+        them. A detokenizer is told twice of a request of which another one has not taken the announcement yet."""
+        away = self._open([item for _, one in admissions for item in one.opens])
+        heads: list[RequestHead] = []
+        ids: list[Ids] = []
+        opens: list[OpenItem] = []
+        for until, one in admissions:
+            peers = {self._shard(item.rid) for item in one.opens} & away
+            if peers and now < until:
+                self._held.append((until, one))
+                continue
+            for head, item in zip(one.heads, one.opens, strict=True):
+                if (peer := self._shard(head.rid)) in peers:
+                    why = f"{self._refusal(peer)}; send the request again"
+                    faults[head.api].append(RequestFault(head.rid, 503, why))
+                else:
+                    heads.append(head)
+                    ids.append(one.ids)
+                    opens.append(item)
+        if not heads or self._role.links.send(ENGINE, ingress.encode_admit(heads, ids, opens)):
             return
         why = self._refusal(ENGINE)
         for head in heads:
@@ -205,6 +204,13 @@ class TokenizerService:
         if self._role.links.is_up(peer):
             return f"{peer} does not take what it is sent"
         return "engine is not connected" if peer == ENGINE else f"{peer} is not running"
+
+    def _open(self, items: list[OpenItem]) -> set[Peer]:
+        """Announce requests to their detokenizers; those that do not take it."""
+        opens: dict[Peer, list[OpenItem]] = defaultdict(list)
+        for item in items:
+            opens[self._shard(item.rid)].append(item)
+        return {peer for peer, some in opens.items() if not self._role.links.send(peer, control.encode_opens(some))}
 
     def idle(self) -> bool:
         """Whether no work is left."""

@@ -103,6 +103,7 @@ class Conversation:
                 source=0,
                 epoch=1,
                 seq=self._seq,
+                step=self._seq,
                 rids=rids,
                 texts=[text for _, text, _, _ in rows],
                 lens=None if all(len(ids) == 1 for _, _, ids, _ in rows) else [len(ids) for _, _, ids, _ in rows],
@@ -122,7 +123,7 @@ class Conversation:
         fields: dict[str, Any] = {"prompt_tokens": 5, "completion_tokens": 2, "tokens": len(ids or []), **more}
         raw = array("q", ids or []).tobytes() if wants else None
         end = End(rid=self.rids[index], reason=reason, text=text, ids=raw, **fields)
-        self.mailbox.take([encode_deltas(Deltas(source=0, epoch=1, seq=self._seq, ends=[end]))])
+        self.mailbox.take([encode_deltas(Deltas(source=0, epoch=1, seq=self._seq, step=self._seq, ends=[end]))])
 
     def fail(self, index: int, status: int, message: str) -> None:
         """An error in place of an end."""

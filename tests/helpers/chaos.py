@@ -109,6 +109,23 @@ def assert_idle(front: Front) -> None:
         assert client.get("/health").status_code == 200
 
 
+def number(front: Front, name: str) -> float:
+    """A number of `/metrics` that has no labels but the process's."""
+    with front.client() as client:
+        found = re.findall(rf"^forebay_{name}(?:\{{[^}}]*\}})? ([\d.e+]+)$", client.get("/metrics").text, re.MULTILINE)
+    return sum(map(float, found))
+
+
+def resumed(front: Front) -> float:
+    """Requests that were taken up again after a detokenizer died."""
+    return number(front, "resumed_requests_total")
+
+
+def assert_nothing_kept(front: Front) -> None:
+    """The engine's link keeps no step any more."""
+    wait_for(lambda: number(front, "kept_bytes") == 0, 10, "a link that keeps nothing")
+
+
 def memory(front: Front) -> dict[str, float]:
     """MiB of each process that are its own (what it shares with the others does not count)."""
     return {name: psutil.Process(pid).memory_info().rss / (1 << 20) for name, pid in front.pids().items()}

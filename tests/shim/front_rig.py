@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from array import array
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,9 +27,11 @@ from forebay.wire.messages import (
     ControlRequest,
     Hello,
     Ids,
+    OpenItem,
     RequestFault,
     RequestHead,
 )
+from forebay.wire.replay import Claim, encode_claim
 
 T = TypeVar("T")
 ENGINE, TOKENIZER = Peer("engine", 0), Peer("tokenizer", 0)
@@ -75,6 +77,8 @@ class Rig:
         self._frames: dict[Peer, deque[bytes]] = defaultdict(deque)
         self._fronts: list[Front] = []
         self._marks = 0
+        self.lives: Counter[Peer] = Counter()
+        """How often each service has started: the number of its present life."""
 
     # ---------------------------------------------------------------- who is there
     @property
@@ -90,8 +94,11 @@ class Rig:
     def start(self, peer: Peer) -> None:
         """A service starts, or starts again as another process."""
 
+        self.lives[peer] += 1
+        life = self.lives[peer]
+
         def greet() -> bytes:
-            return control.encode_hello(Hello(role=peer.role, index=peer.number, incarnation=LIFE, pid=1, version="t"))
+            return control.encode_hello(Hello(role=peer.role, index=peer.number, incarnation=life, pid=1, version="t"))
 
         self.links[peer] = Links(self.context, peer, self.topology.address, [ENGINE], greet)
 
@@ -142,6 +149,33 @@ class Rig:
     def admit(self, *heads: RequestHead, ids: Sequence[Ids] | None = None) -> None:
         """The tokenizer admits requests, with one id each unless `ids` says more."""
         self.send(TOKENIZER, ingress.encode_admit(heads, ids or [array("q", [1])] * len(heads)))
+
+    def announce(self, *heads: RequestHead) -> None:
+        """The tokenizer admits requests with their announcements, so that they can be told again; they are drained."""
+        opens = [OpenItem(rid=head.rid, api=head.api) for head in heads]
+        self.send(TOKENIZER, ingress.encode_admit(heads, [array("q", [1])] * len(heads), opens))
+        self.drain(len(heads))
+
+    def claim(self, shard: int = 0, begun: Sequence[str] = (), fresh: Sequence[str] = (), **fields: Any) -> None:
+        """An api process (the first, unless told) says what it waits for from the present life of a detokenizer."""
+        claim = Claim(
+            **{"api": 0, "life": self.lives[Peer("detokenizer", shard)], "step": 0, **fields},
+            shard=shard,
+            begun=list(begun),
+            fresh=list(fresh),
+        )
+        self.send(Peer("api", claim.api), encode_claim(claim))
+
+    def turn(self, until_true: Callable[[], object], what: str) -> None:
+        """Let the engine drain until something is true; it must get nothing meanwhile."""
+
+        def look() -> object:
+            self.front.wait_ingress(1)
+            assert self.front.drain() == []
+            self.pump()
+            return until_true()
+
+        until(look, what)
 
     def abort(self, rid: str, reason: str = "client", **fields: Any) -> None:
         """The first api process asks for an abort."""

@@ -94,6 +94,7 @@ def test_detokenizer_that_comes_back_is_told_every_row() -> None:
         r.front.drain()
         r.start(Peer("detokenizer", 1))
         r.wait_up(Peer("detokenizer", 1))
+        r.settle(Peer("detokenizer", 1))
         r.front.push_generation(rows(mine))
         step = r.step(shard=1)
         assert (step.rids, step.same_rows) == ([mine], False)
@@ -160,7 +161,7 @@ def test_api_process_that_comes_back_is_served_again() -> None:
         r.wait_down(API)
         r.start(API)
         r.wait_up(API)
-        r.run(head("a"))
+        r.run(head("a", life=LIFE + 1))
 
 
 def test_request_of_an_api_process_that_this_front_does_not_have_is_one_warning(

@@ -65,7 +65,7 @@ def bad_head(rid: str) -> list[Any]:
 def raw_admit(heads: list[Any], lengths: list[int] | None = None, ids: int | None = None) -> bytes:
     lengths = [1] * len(heads) if lengths is None else lengths
     column = array("q", range(sum(lengths) if ids is None else ids))
-    return pack_frame(Kind.ADMIT, msgspec.msgpack.encode((lengths, heads)), [column.tobytes()])
+    return pack_frame(Kind.ADMIT, msgspec.msgpack.encode((lengths, heads, b"")), [column.tobytes()])
 
 
 # ---------------------------------------------------------------- waiting

@@ -17,7 +17,7 @@ HEADS = [RequestHead(rid=name) for name in "abc"]
 
 
 def raw_admit(lengths: list[int], heads: list[Any], ids: array[int]) -> bytes:
-    return pack_frame(Kind.ADMIT, msgspec.msgpack.encode((lengths, heads)), [ids.tobytes()])
+    return pack_frame(Kind.ADMIT, msgspec.msgpack.encode((lengths, heads, b"")), [ids.tobytes()])
 
 
 def bad(**fields: Any) -> list[Any]:
@@ -30,7 +30,7 @@ def bad(**fields: Any) -> list[Any]:
 
 def test_each_request_gets_its_own_ids() -> None:
     frame = ingress.encode_admit(HEADS, [array("q", [1]), array("q"), array("q", [2, 3])])
-    names, requests, faults = ingress.decode_admit(frame)
+    names, requests, faults, _ = ingress.decode_admit(frame)
     assert [(r.rid, r.input_ids.tolist()) for r in requests] == [("a", [1]), ("b", []), ("c", [2, 3])]
     assert names is requests
     assert faults == []

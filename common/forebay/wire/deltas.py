@@ -40,6 +40,8 @@ class Deltas(msgspec.Struct, array_like=True):
     """The raw int64 ids of all rows; not part of the header."""
     starts: list[tuple[int, int, int]] = []
     """(row, prompt tokens, cached tokens) of the rows that speak for the first time."""
+    step: int = 0
+    """The step of the engine up to which everything has been said with this frame (its `seq`)."""
 
 
 class _Header(msgspec.Struct, array_like=True):
@@ -53,6 +55,7 @@ class _Header(msgspec.Struct, array_like=True):
     extras: list[tuple[int, Extra]]
     ends: list[End]
     starts: list[tuple[int, int, int]]
+    step: int
 
 
 _decode = msgspec.msgpack.Decoder(_Header).decode
@@ -72,6 +75,7 @@ def encode_deltas(deltas: Deltas) -> bytes:
             deltas.extras,
             deltas.ends,
             deltas.starts,
+            deltas.step,
         )
     )
     return pack_frame(Kind.DELTAS, header, (deltas.ids,) if deltas.has_ids else ())
@@ -95,4 +99,6 @@ def decode_deltas(frame: Buffer) -> Deltas:
     named = [row for row, _ in h.extras] + [row for row, _, _ in h.starts]
     if any(not 0 <= row < (rows or 0) for row in named):
         raise PeerError("a deltas frame has families or a start for a row that it has not")
-    return Deltas(h.source, h.epoch, h.seq, h.rids, h.texts, h.lens, h.has_ids, h.extras, h.ends, columns, h.starts)
+    return Deltas(
+        h.source, h.epoch, h.seq, h.rids, h.texts, h.lens, h.has_ids, h.extras, h.ends, columns, h.starts, h.step
+    )

@@ -119,7 +119,8 @@ class EgressEncoder:
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
-        self._seq = 0
+        self.seq = 0
+        """The number of the last frame."""
         self._rids: list[str] | None = None
         self._told: list[list[int] | None] = [None, None, None]
         """Prompt, cached and reasoning tokens as they were last sent."""
@@ -156,7 +157,7 @@ class EgressEncoder:
         header = _encode(
             (
                 self._epoch,
-                self._seq + 1,
+                self.seq + 1,
                 n,
                 None if same else rids,
                 finish,
@@ -170,7 +171,7 @@ class EgressEncoder:
             )
         )
         frame = b"".join((PREFIX.pack(Kind.EGRESS, VERSION, 0, len(header)), header, *columns))
-        self._seq += 1
+        self.seq += 1
         # Lists are kept by value: an engine may reuse the list that it handed over.
         if not same:
             self._rids = list(rids)
@@ -178,8 +179,8 @@ class EgressEncoder:
         return frame
 
     def _steady(self, n: int, width: int, columns: list[Any]) -> bytes:
-        frame = pack_step(self._epoch, self._seq + 1, n, width, columns)
-        self._seq += 1
+        frame = pack_step(self._epoch, self.seq + 1, n, width, columns)
+        self.seq += 1
         return frame
 
     def _is_steady(self, batch: GenerationBatch, n: int) -> bool:
@@ -203,6 +204,21 @@ class EgressEncoder:
 def _check_length(name: str, column: list[Any], n: int) -> None:
     if len(column) != n:
         raise WireError(f"{name} has {len(column)} entries for {n} rows")
+
+
+class _Start(msgspec.Struct, array_like=True):
+    epoch: int
+    seq: int
+    rows: int
+    rids: list[str] | None
+
+
+_decode_start = msgspec.msgpack.Decoder(_Start).decode
+
+
+def names_rows(frame: bytes) -> bool:
+    """Whether a frame of `EgressEncoder` names its rows, so that a reader may begin with it."""
+    return frame[:1] != _STEP_KIND and _decode_start(open_frame(frame, Kind.EGRESS)[0]).rids is not None
 
 
 class EgressFrame:
@@ -272,6 +288,11 @@ class EgressDecoder:
         self.lost = False
         """True after a frame that shows that rows are missing: it did not follow the one before it in the same life
         of the engine, or its header could be read and the rest could not."""
+
+    def anew(self) -> None:
+        """The next frame may have any number: what was missed is told again, or nobody's."""
+        self._epoch = self._seq = -1
+        self._rids = None
 
     def greeted(self, epoch: int) -> None:
         """The engine has introduced itself: frames of other lives are left out from now on."""

@@ -35,8 +35,10 @@ class Kind(enum.IntEnum):
     STEP = 13
     TEXTS = 14
     UNHEARD = 15
-    MARK = 16
-    TAKEN = 17
+    CLAIM = 16
+    REPLAY = 17
+    MARK = 18
+    TAKEN = 19
 
 
 _KINDS = {int(kind): kind for kind in Kind}

@@ -2,6 +2,8 @@
 
 Both have the header `[lengths, [item, ...]]` and one int64 column: the prompt ids of all items, one after the
 other, `lengths[i]` of them for item `i`. An item that cannot be decoded does not shift its neighbours' slices.
+An Admit header has a third entry: the `OpenItem`s of its requests, packed, which the link keeps as they are for a
+detokenizer that has to be told of them again.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from forebay.wire.frames import Buffer, Kind, open_frame, pack_frame
 from forebay.wire.messages import (
     GenerateRequest,
     Ids,
+    OpenItem,
     RequestFault,
     RequestHead,
     RequestName,
@@ -38,12 +41,14 @@ class Arrivals(NamedTuple):
     names: Sequence[RequestName]
     requests: list[Any]
     faults: list[RequestFault]
+    opens: bytes = b""
+    """The packed `OpenItem`s of the frame's requests (`pack_opens`); empty: they were not sent along."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_raw = msgspec.msgpack.Decoder(tuple[list[int], list[msgspec.Raw]]).decode
+_decode_raw = msgspec.msgpack.Decoder(tuple[list[int], list[msgspec.Raw], bytes]).decode
 _decode_work = msgspec.msgpack.Decoder(tuple[list[int], list[WorkItem]]).decode
-_decode_requests = msgspec.msgpack.Decoder(tuple[list[int], list[GenerateRequest]]).decode
+_decode_requests = msgspec.msgpack.Decoder(tuple[list[int], list[GenerateRequest], bytes]).decode
 _decode_request = msgspec.msgpack.Decoder(GenerateRequest).decode
 _decode_name = msgspec.msgpack.Decoder(RequestName).decode
 _decode_any = msgspec.msgpack.Decoder().decode
@@ -64,9 +69,11 @@ def decode_work(frame: Buffer) -> list[tuple[WorkItem, Ids]]:
     return list(zip(items, slice_ids(lengths, columns, len(items)), strict=True))
 
 
-def encode_admit(heads: Sequence[RequestHead], ids: Sequence[Ids]) -> bytes:
-    """One Admit frame: the heads and the prompt ids of each, in the same order."""
-    return pack_frame(Kind.ADMIT, _encode((list(map(len, ids)), heads)), ids)  # type: ignore[arg-type]
+def encode_admit(heads: Sequence[RequestHead], ids: Sequence[Ids], opens: Sequence[OpenItem] = ()) -> bytes:
+    """One Admit frame: the heads and the prompt ids of each, in the same order; `opens`: what their detokenizers
+    were told of them."""
+    packed = _encode(opens) if opens else b""
+    return pack_frame(Kind.ADMIT, _encode((list(map(len, ids)), heads, packed)), ids)  # type: ignore[arg-type]
 
 
 def slice_ids(lengths: list[int], columns: memoryview, items: int) -> list[Ids]:
@@ -94,38 +101,39 @@ def decode_admit(frame: Buffer, decoder: RequestDecoder | None = None) -> Arriva
     when the frame as a whole is broken.
     """
     if decoder is None:
-        requests = decode_own(frame)
-        if requests is not None:
-            return Arrivals(requests, requests, [])
+        own = decode_own(frame)
+        if own is not None:
+            return Arrivals(own[0], own[0], [], own[1])
     header, columns = open_frame(frame, Kind.ADMIT)
     try:
-        lengths, raws = _decode_raw(header)
+        lengths, raws, opens = _decode_raw(header)
     except (msgspec.DecodeError, RecursionError) as error:
         raise PeerError(f"an admit header cannot be read: {error}") from error
-    return _one_by_one(raws, slice_ids(lengths, columns, len(raws)), decoder or _with_ids)
+    return _one_by_one(raws, slice_ids(lengths, columns, len(raws)), decoder or _with_ids)._replace(opens=opens)
 
 
-def decode_own(frame: Buffer) -> list[GenerateRequest] | None:
-    """The requests of an Admit frame as our own type; None when one of them cannot be decoded. Raises `PeerError`."""
+def decode_own(frame: Buffer) -> tuple[list[GenerateRequest], bytes] | None:
+    """The requests of an Admit frame as our own type, and their packed `OpenItem`s; None when one of them cannot be
+    decoded. Raises `PeerError`."""
     header, columns = open_frame(frame, Kind.ADMIT)
     try:
-        lengths, requests = _decode_requests(header)
+        lengths, requests, opens = _decode_requests(header)
     except (msgspec.DecodeError, RecursionError):
         return None
     if len(requests) == 1 == len(lengths) and lengths[0] * 8 == len(columns):  # mostly: 0.8 us less
         ids = array("q")
         ids.frombytes(columns)
         requests[0].input_ids = ids
-        return requests
+        return requests, opens
     for request, ids in zip(requests, slice_ids(lengths, columns, len(requests)), strict=True):
         request.input_ids = ids
-    return requests
+    return requests, opens
 
 
 def rids_of(frame: Buffer) -> list[str]:
     """The readable request ids of an Admit frame that `decode_admit` refuses as a whole."""
     try:
-        _, raws = _decode_raw(open_frame(frame, Kind.ADMIT)[0])
+        _, raws, _ = _decode_raw(open_frame(frame, Kind.ADMIT)[0])
     except (PeerError, msgspec.DecodeError, RecursionError):
         return []
     return [rid for rid in map(_rid_of, raws) if rid]

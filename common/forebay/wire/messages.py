@@ -292,6 +292,8 @@ class Hello(msgspec.Struct, array_like=True, kw_only=True):
     blob: bytes | None = None
     status: str = "up"
     """`up`, `stopping` from the moment an ordered stop begins (give it no new work), or `paused` (the engine only)."""
+    replays: bool = False
+    """Of the engine: it tells a detokenizer that has started what it missed (`forebay.wire.replay`)."""
 
 
 class Admitted(msgspec.Struct, array_like=True, kw_only=True):
