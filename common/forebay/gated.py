@@ -61,7 +61,7 @@ class Gated(Results):
                 self._ledger.end(vector.rid)
                 owners.setdefault(owner, []).append(vector)
         for number, rows in owners.items():
-            self._links.send(Peer("api", number), encode_embeddings(rows))
+            self._links.post(Peer("api", number), encode_embeddings(rows))
         if self._gate.waits:
             self._settle()
         return True
@@ -158,9 +158,9 @@ class Gated(Results):
     def _to_apis(self, frame: bytes, but: int | None = None) -> None:
         for peer in self._apis:
             if peer.number != but:
-                self._links.send(peer, frame)
+                self._links.post(peer, frame)
 
     def _greet(self) -> None:
         frame = self._links.greeting()
         for peer in self._links.links:
-            self._links.send(peer, frame)
+            self._links.post(peer, frame)

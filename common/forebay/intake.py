@@ -255,7 +255,7 @@ class Intake(Gated):
         """An api process has introduced itself; what an earlier life of it has here is nobody's."""
         if self._lives.present.get(api) == life:
             # Its link to us has broken, ours to it may have stood: it has forgotten our greeting.
-            self._links.send(Peer("api", api), self._links.greeting())
+            self._links.post(Peer("api", api), self._links.greeting())
             return
         self._lives.greeted(api, life)
         stale = self._ledger.of_api(api, before=life)

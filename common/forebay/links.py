@@ -29,8 +29,8 @@ from forebay.wire import control
 from forebay.wire.frames import Buffer, Kind, kind_of
 from forebay.wire.messages import Mark
 
-QUEUE_FRAMES = 1000
-"""Frames a link or inbox holds before it is full (each side)."""
+QUEUE_FRAMES = 100_000
+"""Frames a link or inbox holds before it is full (each side): so many that the bound in bytes comes first."""
 HEARTBEAT_MS = 2_000
 HEARTBEAT_TIMEOUT_MS = 10_000
 RECONNECT_MS = 20
@@ -102,9 +102,12 @@ class Link:
         """Connections since the last one that stood."""
         self.sent = self.sent_bytes = self.refused = 0
 
-    def send(self, frame: bytes) -> bool:
-        """Hand one frame over; False when the peer is away or its queue is full. Never blocks."""
-        if self.sent_bytes >= self.backlog.attend_at and not self._has_room():
+    def send(self, frame: bytes, must: bool = False) -> bool:
+        """Hand one frame over; False when the peer is away or its queue is full. Never blocks.
+
+        `must`: it must reach a peer that lives, however many bytes wait for it.
+        """
+        if self.sent_bytes >= self.backlog.attend_at and not self._has_room() and not must:
             self.refused += 1
             return False
         try:
@@ -273,7 +276,7 @@ class Links:
             return False
         link = self.links.get(Peer(mark.role, mark.index))
         if link is not None and frame[0] == _MARK:
-            link.send(control.encode_taken(Mark(*self.me, mark.link, mark.sent)))
+            link.send(control.encode_taken(Mark(*self.me, mark.link, mark.sent)), True)
         elif link is not None:
             link.backlog.returned(mark.link, mark.sent, link.sent_bytes)
         return True
@@ -319,10 +322,18 @@ class Links:
         link = self.links.get(peer)
         return link is not None and link.send(frame)
 
+    def post(self, peer: Peer, frame: bytes) -> bool:
+        """Hand over a frame that must not be lost while the peer lives, however many bytes wait for it: an error, an
+        abort, an answer. They are small, and no request has more than a few. False when the peer is away."""
+        if self._closed:
+            raise LinkError(f"the links of {self.me} are closed")
+        link = self.links.get(peer)
+        return link is not None and link.send(frame, True)
+
     def greet_all(self) -> None:
         """Tell every peer that is there how this process is now."""
         for link in self.links.values():
-            link.send(self._greet())
+            link.send(self._greet(), True)
 
     def greeting(self) -> bytes:
         """The Hello frame of this process."""
@@ -344,7 +355,7 @@ class Links:
             for up in link.changes():
                 (self._strangers.add if up else self._strangers.discard)(peer)
                 out.append((peer, up))
-        self._strangers = {peer for peer in self._strangers if not self.links[peer].send(self._greet())}
+        self._strangers = {peer for peer in self._strangers if not self.links[peer].send(self._greet(), True)}
         self.stirred = bool(self._strangers)
         return out
 

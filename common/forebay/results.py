@@ -112,8 +112,8 @@ class Results:
         if not getattr(request, "rid", None):
             raise ValueError("a control answer needs the request that it answers: this one has no rid")
         peer = Peer("api", request.api)
-        if not self._links.send(peer, control.encode_reply(request.rid, output)):
-            raise LinkError(f"{peer} is away or its queue is full: the answer was not sent")
+        if not self._links.post(peer, control.encode_reply(request.rid, output)):
+            raise LinkError(f"{peer} is away: the answer was not sent")
 
     def push_health_ack(self) -> None:
         """Tell every api process that the engine is alive, while it is too busy for output."""
@@ -121,7 +121,7 @@ class Results:
             return
         frame = self._links.greeting()
         for peer in self._apis:
-            self._links.send(peer, frame)
+            self._links.post(peer, frame)
 
     # ---------------------------------------------------------------- what a peer did not take
     def _lost(self, rids: Sequence[str], peer: Peer) -> None:
@@ -150,7 +150,7 @@ class Results:
         """Send errors to an api process; what its full queue refuses is kept for later. False when it is away."""
         peer = Peer("api", api)
         owed = self._owed.pop(api, []) + faults
-        if self._links.send(peer, control.encode_faults(owed)):
+        if self._links.post(peer, control.encode_faults(owed)):
             return True
         if not self._links.is_up(peer):
             return False

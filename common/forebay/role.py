@@ -330,7 +330,7 @@ class Role:
                 peer, anew = self.greeted(frame)
                 if peer.role in ("api", "engine") and peer in known and not anew:
                     # Its link to us has broken, ours to it may have stood: it has forgotten our greeting.
-                    self.links.send(peer, self.hello())
+                    self.links.post(peer, self.hello())
                 if anew:
                     service.peer_changed(peer, False)
                     service.peer_changed(peer, True)
@@ -345,7 +345,7 @@ class Role:
         call = control.decode_control(frame)
         if call.type not in HOUSEKEEPING:
             return False
-        self.links.send(Peer("api", call.api), control.encode_reply(call.rid, keep_house(call)))
+        self.links.post(Peer("api", call.api), control.encode_reply(call.rid, keep_house(call)))
         return True
 
     def _beat(self, due: float | None) -> int:

@@ -78,6 +78,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=
     max_n: int = 128
     max_top_logprobs: int = 1024
     open_wait: float = 5.0
+    dispatch_wait: float = 30.0
     resume_timeout: float = 5.0
     resume_kept_bytes: int = 64 * MIB
 
@@ -207,6 +208,9 @@ TABLE: dict[str, dict[str, Row]] = {
         "max_n": Row("Largest n (samples of one prompt).", ge=1),
         "max_top_logprobs": Row("Largest number of top logprobs of a position.", ge=0),
         "open_wait": Row("Seconds that the first tokens of a request wait for its announcement.", gt=0),
+        "dispatch_wait": Row(
+            "Seconds that a request waits while no tokenizer runs, or not its detokenizer; then 503.", gt=0
+        ),
         "resume_timeout": Row(
             "Seconds that requests wait for their detokenizer when it has died, to go on where they were; then 503. 0: "
             "they end at once.",

@@ -142,7 +142,7 @@ class Delivery(Dispatch):
         self._close(choice)
         # The detokenizer was told of it, too, for the ends that are no vectors; this one it does not see.
         frame = control.encode_aborts([AbortRequest(vector.rid, "stop")])
-        self._send(Peer("detokenizer", choice.detokenizer), frame)
+        self._post(Peer("detokenizer", choice.detokenizer), frame)
         choice.call.vectors[choice.index] = vector.raw
         choice.finish(
             End(

@@ -94,7 +94,7 @@ class Dispatch(Table):
             if live and all(self._welcomes(Peer("detokenizer", choice.detokenizer)) for choice in work.choices):
                 ready.append(work)
             else:
-                self._unsent[work.call] = (work.choices, work.ids)
+                self._put_aside(work)
         if not ready:
             return
         items = [item for work in ready for item in work.items()]
@@ -116,6 +116,22 @@ class Dispatch(Table):
             for choice in work.choices:
                 self._fail(choice, RequestFault(choice.rid, 503, "the tokenizer's queue is full"))
             self._end_sent_before(work.call, work.choices)
+
+    def _put_aside(self, work: Work) -> None:
+        """Keep work until somebody takes it, for a bounded time."""
+        call = work.call
+        self._unsent[call] = (work.choices, work.ids)
+        if call not in self._overdue:
+            self._overdue[call] = self._loop.call_later(self._dispatch_wait, self._give_up, call)
+
+    def _give_up(self, call: Call) -> None:
+        """Nobody took a call's work in time, or somebody did and died."""
+        self._overdue.pop(call, None)
+        work = self._unsent.pop(call, None)
+        if work is not None:
+            missing = "no tokenizer is running" if not self._takers else "a detokenizer is not running"
+            self._fail_all(work[0], 503, f"{missing}; send the request again")
+            self._end_sent_before(call, work[0])
 
     def _end_sent_before(self, call: Call, choices: list[Choice]) -> None:
         """End failed choices in the engine, too: a tokenizer that has died since may have brought them there."""

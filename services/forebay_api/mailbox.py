@@ -118,7 +118,7 @@ class Mailbox(Delivery):
             self.greet()
         self._end_sent_before(choice.call, [choice])
         frame = control.encode_aborts([AbortRequest(fault.rid, "lost")])
-        self._send(Peer("detokenizer", choice.detokenizer), frame)
+        self._post(Peer("detokenizer", choice.detokenizer), frame)
 
     def _hello(self, hello: Hello) -> None:
         if hello.role == "detokenizer" and self._resume.is_new(hello.index, hello.incarnation):
@@ -148,7 +148,7 @@ class Mailbox(Delivery):
             self._send_unsent()
         if peer in self._forsaken:
             frame = control.encode_aborts([AbortRequest(rid, "client") for rid in self._forsaken[peer]])
-            if self._send(peer, frame):
+            if self._post(peer, frame):
                 del self._forsaken[peer]
 
     def link_changed(self, peer: Peer, up: bool) -> None:

@@ -61,10 +61,14 @@ class Table:
         *,
         apis: int = 1,
         life: int = 0,
+        dispatch_wait: float = 30.0,
         resume_timeout: float = 0.0,
+        post: Send | None = None,
     ) -> None:
         """`apis`: how many processes like this one share the engine. `life`: `Hello.incarnation` of this one.
-        `resume_timeout`: how long requests wait for the next life of a detokenizer that died."""
+        `dispatch_wait`: how long a call waits for a tokenizer and its detokenizer to run (seconds).
+        `resume_timeout`: how long requests wait for the next life of a detokenizer that died. `post`: like `send`, for
+        what must not be lost to a full queue."""
         self.number = number
         self.on_control: Callable[[ControlRequest], object] = keep_house
         """Applies a control call that another api process was asked and that concerns all of them."""
@@ -76,13 +80,14 @@ class Table:
         self.bad_frames = 0
         self.hellos: dict[Peer, Hello] = {}
         self._send = send
+        self._post = post or send
         self._loop = loop
         self._shards = detokenizers
         self._apis = apis
         self._life = life
         self._table: dict[str, Choice] = {}
         self._public: dict[str, Call] = {}
-        self._asks = Asks(number, send, loop)
+        self._asks = Asks(number, self._post, loop)
         self._rows: dict[int, Rows] = {}
         self._due: dict[bytes, Rows] = {}
         self.pace = Pace()
@@ -94,6 +99,9 @@ class Table:
         self._takers: list[Peer] = []
         """Tokenizers that take new requests, in order."""
         self._unsent: dict[Call, tuple[list[Choice], list[Ids]]] = {}
+        self._dispatch_wait = dispatch_wait
+        self._overdue: dict[Call, asyncio.TimerHandle] = {}
+        """When the calls that have waited in `_unsent` are given up."""
         """Calls that found no tokenizer, or not their detokenizer; sent as soon as there is one."""
         self._gathered: list[Work] = []
         """Work that is sent at the end of this turn of the event loop, or as soon as a frame is full."""
@@ -106,7 +114,7 @@ class Table:
         self._probes: list[asyncio.Future[None]] = []
         self._new_lives: list[Hello] = []
         """Greetings of detokenizers that have started anew: they count once the inbox is empty."""
-        self._resume = Resumption(number, resume_timeout, send, loop, self._sent_to, self._lose_shard)
+        self._resume = Resumption(number, resume_timeout, self._post, loop, self._sent_to, self._lose_shard)
         self._forsaken: dict[Peer, list[str]] = defaultdict(list)
         """Requests that ended here while the engine, or their detokenizer, was away; aborted there when it is back: a
         tokenizer may still bring it what it had of them."""
@@ -134,11 +142,11 @@ class Table:
             return
         frame = control.encode_aborts([AbortRequest(choice.rid, reason) for choice in choices])
         for peer in {ENGINE, *(Peer("detokenizer", choice.detokenizer) for choice in choices)}:
-            if not self._send(peer, frame):
+            if not self._post(peer, frame):
                 self._forsaken[peer] += [choice.rid for choice in choices]
         for tokenizer in {choice.call.tokenizer for choice in choices if not choice.started}:
             if tokenizer is not None:
-                self._send(tokenizer, frame)
+                self._post(tokenizer, frame)
 
     def shut(self, call: Call) -> None:
         """End a call because this process stops: an error to its client, an abort to the engine."""
@@ -173,7 +181,7 @@ class Table:
         elif not choices and not relayed and self._apis > 1:
             aborts = [AbortRequest(public_rid, "user")]
         if aborts:
-            self._send(ENGINE, control.encode_aborts(aborts))
+            self._post(ENGINE, control.encode_aborts(aborts))
         return len(fresh)
 
     def _disown(self, asked: Unheard) -> None:
@@ -212,8 +220,11 @@ class Table:
         call = choice.call
         if not all(c.started or c.ended for c in call.choices):
             return
-        if self._unsent:
+        if self._overdue:
             self._unsent.pop(call, None)
+            timer = self._overdue.pop(call, None)
+            if timer is not None:
+                timer.cancel()
         if call.tokenizer is not None:
             self._sent.get(call.tokenizer, {}).pop(call, None)
 

@@ -16,12 +16,11 @@ from forebay.errors import PeerError, SettingsError, StartError
 from forebay.role import BURST, Role
 from forebay.rundir import clear_socket
 from forebay.tally import EVERY
-from forebay.topology import Peer
 from forebay.wire.frames import Kind, kind_of
 from forebay_api.app import Api
 from forebay_api.direct import Direct
 from forebay_api.door import Door, descriptors_for_clients
-from forebay_api.mailbox import Mailbox, Send
+from forebay_api.mailbox import Mailbox
 from forebay_api.server import BACKLOG, Server, make_server
 
 log = logging.getLogger("forebay.api")
@@ -152,11 +151,13 @@ async def _serve(role: Role, listener: socket.socket) -> None:
     mailbox = Mailbox(
         role.me.number,
         s.detokenizers,
-        _sender(role),
+        role.links.send,
         loop,
         apis=s.apis,
         life=role.incarnation,
+        dispatch_wait=s.dispatch_wait,
         resume_timeout=s.resume_timeout,
+        post=role.links.post,
     )
     mailbox.greet = role.links.greet_all
     post = Post(role, mailbox, loop)
@@ -226,15 +227,6 @@ async def _last_call(api: Api, server: Server, listener: socket.socket) -> None:
 def _tally_forever(role: Role, loop: asyncio.AbstractEventLoop) -> None:
     role.tally.copy(time.monotonic())
     loop.call_later(EVERY, _tally_forever, role, loop)
-
-
-def _sender(role: Role) -> Send:
-    links = role.links
-
-    def send(peer: Peer, frame: bytes) -> bool:
-        return peer in links.links and links.send(peer, frame)
-
-    return send
 
 
 async def _warm_up(role: Role, api: Api, stop: asyncio.Event) -> None:

@@ -202,19 +202,19 @@ class DetokenizerService:
             return TICK if core.waiting else None
         self._touched = False
         out = core.take()
-        send = self._role.links.send
+        send, post = self._role.links.send, self._role.links.post
         for api, deltas in out.deltas:
             if not send(Peer("api", api), encode_deltas(deltas)):
                 core.undelivered(api, deltas)
                 self._touched = True
         if out.aborts:
-            send(ENGINE, control.encode_aborts(out.aborts))
+            post(ENGINE, control.encode_aborts(out.aborts))
         if out.faults:
             faults: dict[int, list[RequestFault]] = defaultdict(list)
             for api, fault in out.faults:
                 faults[api].append(fault)
             for api, items in faults.items():
-                send(Peer("api", api), control.encode_faults(items))
+                post(Peer("api", api), control.encode_faults(items))
         if self._touched:  # what could not be delivered has left errors to send
             return 0.0
         return TICK if core.waiting else None

@@ -88,7 +88,7 @@ class TokenizerService:
             call = control.decode_control(frame)
             faults.append((call.api, RequestFault(call.rid, 503, why)))
         for api, fault in faults:
-            self._role.links.send(Peer("api", api), control.encode_faults([fault]))
+            self._role.links.post(Peer("api", api), control.encode_faults([fault]))
 
     def _learn(self) -> None:
         facts = self._role.facts
@@ -148,15 +148,15 @@ class TokenizerService:
             elif isinstance(result, Refusal):
                 faults[result.api] += result.faults
             elif isinstance(result, Answer):
-                self._role.links.send(Peer("api", result.api), control.encode_reply(result.rid, result.payload))
+                self._role.links.post(Peer("api", result.api), control.encode_reply(result.rid, result.payload))
         for api, items in admitted.items():
             # Before the engine hears of the request: its first output must find the prompt at the api.
             if items:
-                self._role.links.send(Peer("api", api), control.encode_admitted(items))
+                self._role.links.post(Peer("api", api), control.encode_admitted(items))
         self._measure(tokenizer)
         self._admit(admissions, now, faults)
         for api, found in faults.items():
-            self._role.links.send(Peer("api", api), control.encode_faults(found))
+            self._role.links.post(Peer("api", api), control.encode_faults(found))
         return HELD_LOOK if self._held else None
 
     def _can_open(self, admission: Admission) -> bool:
@@ -198,7 +198,7 @@ class TokenizerService:
         for head in heads:
             faults[head.api].append(RequestFault(head.rid, 503, why))
             frame = control.encode_aborts([AbortRequest(head.rid, "lost")])
-            self._role.links.send(self._shard(head.rid), frame)
+            self._role.links.post(self._shard(head.rid), frame)
 
     def _refusal(self, peer: Peer) -> str:
         if self._role.links.is_up(peer):

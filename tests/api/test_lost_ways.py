@@ -136,3 +136,23 @@ def test_work_names_the_life_of_its_owner(talk: Talk) -> None:
     frame = [frame for peer, frame in c.sent if peer == TOKENIZER and kind_of(frame) is Kind.WORK][-1]
     ((item, _),) = ingress.decode_work(frame)
     assert (item.head.life, item.open.life) == (77, 77)
+
+
+def test_a_request_that_nobody_takes_in_time_ends_with_503(talk: Talk) -> None:
+    c = talk(generate(stream=True))
+    c.mailbox._dispatch_wait = 0.0
+    c.mailbox.link_changed(TOKENIZER, False)
+    (timer,) = c.mailbox._overdue.values()
+    assert not c.call.done.done()
+    timer._run()
+    assert (c.call.faults[0].status, "tokenizer" in c.call.faults[0].message) == (503, True)
+    assert (len(c.mailbox), c.mailbox._unsent, c.mailbox._overdue) == (0, {}, {})
+    assert sent(c, Kind.ABORT, ENGINE) == 1, "the tokenizer that died may have brought it there"
+
+
+def test_a_request_that_is_taken_is_given_up_no_more(conversation: Conversation) -> None:
+    c = conversation
+    c.mailbox.link_changed(TOKENIZER, False)
+    back(c, TOKENIZER)
+    c.say((0, "a", [1], None))
+    assert (c.mailbox._unsent, c.mailbox._overdue) == ({}, {})
