@@ -260,6 +260,7 @@ class Intake(Gated):
         self._lives.greeted(api, life)
         stale = self._ledger.of_api(api, before=life)
         self._forsake(stale, f"api-{api} has started anew")
+        self._settle()
         self._tell_stale(api, stale)
 
     def _tell_stale(self, api: int, rids: list[str]) -> None:
@@ -293,14 +294,15 @@ class Intake(Gated):
         """The requests of an api process that is gone are nobody's any more."""
         self._served.discard(api)
         self._owed.pop(api, None)
-        self._gate.cancel_api(api)
         if self._resume is not None:
             self._resume.kept.forget_api(api)
         self._forsake(self._ledger.of_api(api), f"api-{api} is away")
+        self._gate.cancel_api(api)  # may open the gate, so after its requests have left it
+        self._settle()
 
     def _forsake(self, rids: list[str], why: str) -> None:
+        """Requests that nobody waits for."""
         for rid in rids:
             self._ledger.end(rid)
             if self._gate.held.pop(rid, None) is None:
                 self._waiting.append(AbortRequest(rid, "client", why))
-        self._settle()

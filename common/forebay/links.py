@@ -123,11 +123,18 @@ class Link:
     def _has_room(self) -> bool:
         """Send a mark if one is due; whether the peer has taken enough of what it was sent."""
         backlog, sent, now = self.backlog, self.sent_bytes, time.monotonic()
-        if backlog.wants_mark(sent, now):
-            with contextlib.suppress(zmq.Again):  # then with the next frame
-                self._send(control.encode_mark(Mark(*self._me, backlog.name, sent)), NOBLOCK)
-                backlog.marked(sent, now)
+        mark = Mark(*self._me, backlog.name, sent)
+        if backlog.wants_mark(sent, now) and self.send_own(control.encode_mark(mark)):
+            backlog.marked(sent, now)
         return not backlog.full(sent)
+
+    def send_own(self, frame: bytes) -> bool:
+        """Hand over a mark, also when the link is full: two full links wait for each other's marks."""
+        try:
+            self._send(frame, NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
 
     def _send_again(self, frame: bytes) -> bool:
         """ZeroMQ hears of a new connection, or of room in a queue, once a millisecond at most, unless it is asked."""
@@ -276,7 +283,7 @@ class Links:
             return False
         link = self.links.get(Peer(mark.role, mark.index))
         if link is not None and frame[0] == _MARK:
-            link.send(control.encode_taken(Mark(*self.me, mark.link, mark.sent)), True)
+            link.send_own(control.encode_taken(Mark(*self.me, mark.link, mark.sent)))
         elif link is not None:
             link.backlog.returned(mark.link, mark.sent, link.sent_bytes)
         return True

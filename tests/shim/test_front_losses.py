@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from array import array
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from forebay.topology import Peer
 from forebay.wire import control, ingress
 from forebay.wire.egress import EgressDecoder
 from forebay.wire.frames import Kind, pack_frame
-from forebay.wire.messages import STALE, Hello
+from forebay.wire.messages import STALE, ControlRequest, Hello
 from tests.shim.front_rig import LIFE, TOKENIZER, Rig, head, rids_of_shard, rig, rows, until
 
 API, SHARD = Peer("api", 0), Peer("detokenizer", 0)
@@ -273,3 +274,23 @@ def test_new_life_of_an_api_process_ends_what_the_old_one_has_at_the_gate() -> N
         r.send(API, hello(LIFE + 1))
         until(lambda: r.front.drain() or list(r.front._gate.held) == ["new"], "the end of the old one")
         assert r.front._ledger.of_api(0) == ["new"]
+
+
+def test_end_of_an_api_process_lets_nothing_of_it_through_the_gate_that_it_held() -> None:
+    with rig(apis=2) as r:
+        r.run(head("other", api=1))
+        r.send(API, control.encode_control(ControlRequest("c", 0, "UpdateWeights", exclusive=True)))
+        until(lambda: r.front.drain() or r.front._gate.closed, "the gate closed")
+        r.admit(head("held"))
+        until(lambda: r.front.drain() or "held" in r.front._gate.held, "the request at the gate")
+        r.stop(API)
+        out: list[Any] = []
+
+        def gone() -> bool:
+            r.front.wait_ingress(1)
+            out.extend(r.front.drain())
+            return not r.up(API)
+
+        until(gone, "the end of the api process")
+        assert out == []
+        assert "held" not in r.front._ledger

@@ -159,6 +159,22 @@ def test_peer_that_keeps_up_is_never_refused_for_bytes(pair: Pair, views: bool) 
     assert sorted(got) == [5, *[200_000] * 100], "marks are not for the reader, and everything else is"
 
 
+def test_two_full_links_do_not_wait_for_each_other_for_ever(pair: Pair) -> None:
+    a, b = pair.start(A, limit=MIB), pair.start(B, limit=MIB)
+    up(a, B)
+    up(b, A)
+    until(lambda: not a.send(B, bytes(200_000)), "a full queue")
+    until(lambda: not b.send(A, bytes(200_000)), "a full queue back")
+
+    def room() -> bool:
+        for one in (a, b):
+            while one.receive() is not None:
+                continue
+        return a.send(B, b"x") and b.send(A, b"x")
+
+    until(room, "room in both queues")
+
+
 def test_connection_that_breaks_empties_the_account(pair: Pair) -> None:
     a, b = pair.start(A, limit=MIB), pair.start(B)
     up(a, B)
