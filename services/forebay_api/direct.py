@@ -128,7 +128,7 @@ class Direct:
             self._fail(http, cycle, as_error(call.failed, call.plan.kind))
         else:
             http.answered, http.status = True, 200
-            self._last(http, cycle, partial(writer.end, call.last_events()))
+            self._last(http, cycle, lambda: writer.end(call.last_events()))
 
     # ---------------------------------------------------------------- answers
     def _fail(self, http: Exchange, cycle: RequestResponseCycle, error: Exception) -> None:
@@ -146,15 +146,18 @@ class Direct:
         if cycle.flow.write_paused and not cycle.disconnected:
             self._task(self._later(http, cycle, write))
             return
-        try:
-            write()
-        finally:
-            self._api.over(http)
+        self._write(http, cycle, write)
 
     async def _later(self, http: Exchange, cycle: RequestResponseCycle, write: Callable[[], None]) -> None:
+        await cycle.flow.drain()
+        self._write(http, cycle, write)
+
+    def _write(self, http: Exchange, cycle: RequestResponseCycle, write: Callable[[], None]) -> None:
         try:
-            await cycle.flow.drain()
             write()
+        except Exception as error:
+            self._api.failure(http, error)
+            cycle.transport.close()  # half an answer may be out
         finally:
             self._api.over(http)
 

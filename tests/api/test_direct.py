@@ -16,6 +16,7 @@ from forebay.errors import RequestError
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.frames import Kind
+from forebay_api.streams import StreamCall
 from tests.api.connected import Connected, answer, completion, connected, post, settle
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -201,6 +202,25 @@ def test_a_fault_of_ours_is_a_500_without_insides(monkeypatch: pytest.MonkeyPatc
         status, _, body = answer(pipe.take())
         assert (status, body["error"]["message"]) == (500, "Internal server error")
         assert rig.api.open_calls == 0
+
+    run(test)
+
+
+def test_a_fault_of_ours_at_the_end_of_a_stream_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(call: object) -> bytes:
+        raise ZeroDivisionError("inside")
+
+    async def test(rig: Connected) -> None:
+        connection, pipe = rig.connect()
+        connection.data_received(completion(stream=True))
+        (item,) = rig.work()
+        rig.text([item.head.rid], "a")
+        monkeypatch.setattr(StreamCall, "last_events", broken)
+        rig.end([item.head.rid], "b")
+        await settle()
+        assert pipe.closed
+        assert b"inside" not in pipe.written
+        assert (rig.api.open_calls, len(rig.mailbox)) == (0, 0)
 
     run(test)
 
