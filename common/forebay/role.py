@@ -44,7 +44,7 @@ from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import Hello
 
 SECOND_MS = 1000
-LOOK_EVERY = 0.05
+LOOK_EVERY = 0.1
 """Seconds between looks at the connections while frames keep coming."""
 BURST = 256
 """Frames that are taken in before what they have brought is sent, however many more wait."""
@@ -66,6 +66,13 @@ class Service(Protocol):
 
     def idle(self) -> bool:
         """Whether nothing is left to do for anybody: a process that stops waits for that."""
+
+
+class FlowService(Service, Protocol):
+    """A service to which nothing but frames gives work: no threads of its own."""
+
+    def next_frame(self, until: float) -> bytes | None:
+        """The next frame for `handle`, waited for as `Links.next` does it; None for none, or when it is `until`."""
 
 
 class Role:
@@ -225,34 +232,43 @@ class Role:
         return peer, before is not None and before.incarnation != hello.incarnation
 
     # ---------------------------------------------------------------- the loop of a service
-    def serve(self, service: Service, *, frames_only: bool = False) -> None:
-        """Run a service until `stop`: frames as they come, one `turn` after each batch of them.
+    def serve(self, service: Service) -> None:
+        """Run a service until `stop`: frames as they come, one `turn` after each batch of them."""
+        service.turn(time.monotonic())
+        self.links.wait(0)
+        while not self.stopping:
+            self.links.sleep(self._once(service))
+        self._part(service)
 
-        `frames_only`: nothing but frames gives the service work (no threads of its own).
-        """
+    def serve_flow(self, service: FlowService) -> None:
+        """The same for a service to which frames alone give work."""
         links = self.links
         service.turn(time.monotonic())
         links.wait(0)
+        flowing = False
         while not self.stopping:
             received = links.received
             patience = self._once(service)
-            if frames_only and links.received != received:
+            if flowing or links.received != received:
+                received = links.received
                 self._flow(service)
+                flowing = links.received != received
             else:
                 links.sleep(patience)
         self._part(service)
 
-    def _flow(self, service: Service) -> None:
+    def _flow(self, service: FlowService) -> None:
         """While frames keep coming, one waiting receive for each: 40 us less than a poll and two receives."""
-        links = self.links
-        links.stirred = True  # nothing watches the connections meanwhile: look at them afterwards
-        until = time.monotonic() + LOOK_EVERY
-        while not self.stopping and (frame := links.next()) is not None:
+        self.links.stirred = True  # nothing watches the connections meanwhile: look at them afterwards
+        now = time.monotonic()
+        until = now + LOOK_EVERY
+        while now < until and not (self.stopping or self._woken):
+            frame = service.next_frame(until)
+            if frame is None:
+                return
             self._hand(service, frame)
             now = time.monotonic()
             service.turn(now)
-            if now >= until or self._woken:
-                return
 
     def _once(self, service: Service) -> int:
         """Everything that waits now; returns the milliseconds that the loop may sleep."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from forebay.errors import PeerError
 from forebay.topology import Peer
@@ -14,7 +16,7 @@ from forebay.wire import control
 from forebay.wire.deltas import Deltas
 from forebay.wire.embeddings import Vector
 from forebay.wire.messages import AbortRequest, End
-from forebay.wire.steady import Texts
+from forebay.wire.steady import TEXTS_SIZE, Texts, decode_texts, texts_head
 from forebay_api.calls import Choice
 from forebay_api.dispatch import Dispatch
 from forebay_api.pace import clock
@@ -40,6 +42,57 @@ class Delivery(Dispatch):
                     future.set_result(None)
             self._probes.clear()
 
+    def steady(self, frame: bytes) -> bool:
+        """Deliver the texts of a steady step, if the frame is the one that is due next from its detokenizer.
+
+        False: it is another frame, of which nothing has been done.
+        """
+        rows = self._due.get(frame[:TEXTS_SIZE])
+        texts = None if rows is None else self._next_texts(rows, frame)
+        if rows is None or texts is None:
+            return False
+        _say(rows.choices, texts)
+        return True
+
+    def _steady_run(self, frames: Sequence[bytes], merged: list[Choice]) -> int:
+        """Hold the texts of the steady steps at the start of `frames`, all of one detokenizer; returns their number.
+
+        They are joined stream by stream first: an engine that runs ahead costs a call a stream, not a token.
+        """
+        rows = self._due.get(frames[0][:TEXTS_SIZE])
+        if rows is None:
+            return 0
+        columns: list[list[str]] = []
+        for frame in frames:
+            texts = self._next_texts(rows, frame) if frame.startswith(rows.due) else None
+            if texts is None:
+                break
+            columns.append(texts)
+        if columns:
+            for choice, text in zip(rows.choices, map("".join, zip(*columns, strict=True)), strict=True):
+                if choice is not None and choice.hold(text, len(columns), None, None):
+                    merged.append(choice)
+        return len(columns)
+
+    def _next_texts(self, rows: Rows, frame: bytes) -> list[str] | None:
+        """Read the frame that is due, whose header has been checked as a whole, and note it; None if it is damaged."""
+        try:
+            texts = decode_texts(memoryview(frame)[TEXTS_SIZE:])
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        if len(texts) != len(rows.choices):
+            return None
+        rows.seq += 1
+        self._await_steady(rows)
+        self._alive()
+        self.pace.plain(rows.number, rows.choices, clock())
+        return texts
+
+    def _await_steady(self, rows: Rows) -> None:
+        self._due.pop(rows.due, None)
+        rows.due = texts_head(rows.number, rows.epoch, rows.seq + 1)
+        self._due[rows.due] = rows
+
     def _deltas(self, deltas: Deltas, merged: list[Choice] | None) -> None:
         self._alive()
         rows = self._rows_of(deltas)
@@ -55,12 +108,7 @@ class Delivery(Dispatch):
             if merged is not None:
                 self._rows_held(deltas, rows, merged)
             elif deltas.lens is None and not deltas.has_ids and not deltas.extras:
-                for choice, text in zip(rows, deltas.texts, strict=True):
-                    if choice is not None:
-                        if text:
-                            choice.text(text)
-                        else:
-                            choice.silent()
+                _say(rows, deltas.texts)
             else:
                 for choice, text, tokens, ids, extra in _full_rows(deltas, rows):
                     if text or tokens or extra is not None:
@@ -75,16 +123,11 @@ class Delivery(Dispatch):
     def _texts(self, step: Texts, merged: list[Choice] | None) -> None:
         """A steady step: a text for each row of the previous frame."""
         self._alive()
-        _, _, source, texts, number = step
-        rows = self._rows_at(source, step.epoch, step.seq, None, len(texts), number)
+        _, _, source, texts = step
+        rows = self._rows_at(source, step.epoch, step.seq, None, len(texts))
         self.pace.plain(source, rows, clock())
         if merged is None:
-            for choice, text in zip(rows, texts, strict=True):
-                if choice is not None:
-                    if text:
-                        choice.text(text)
-                    else:
-                        choice.silent()
+            _say(rows, texts)
             return
         for choice, text in zip(rows, texts, strict=True):
             if choice is not None and choice.hold(text, 1, None, None):
@@ -117,16 +160,18 @@ class Delivery(Dispatch):
     def _rows_from(self, number: int) -> Rows:
         found = self._rows.get(number)
         if found is None:
-            found = self._rows[number] = Rows()
+            found = self._rows[number] = Rows(number)
         return found
 
     def _rows_of(self, deltas: Deltas) -> list[Choice | None]:
         """The choices of a frame's rows. Raises `PeerError` when the frame leans on one that was missed."""
         count = None if deltas.texts is None else len(deltas.texts)
-        return self._rows_at(deltas.source, deltas.epoch, deltas.seq, deltas.rids, count, deltas.step)
+        rows = self._rows_at(deltas.source, deltas.epoch, deltas.seq, deltas.rids, count)
+        self._rows_from(deltas.source).ahead = deltas.step - deltas.seq
+        return rows
 
     def _rows_at(
-        self, number: int, epoch: int, seq: int, rids: list[str] | None, count: int | None, step: int
+        self, number: int, epoch: int, seq: int, rids: list[str] | None, count: int | None
     ) -> list[Choice | None]:
         known = self._rows_from(number)
         if epoch != known.lives.present and not known.lives.takes(epoch, seq):
@@ -137,13 +182,24 @@ class Delivery(Dispatch):
             self._end_shard(number, "a part of the output was lost; send the request again")
         elif not follows:
             self._resume.heard(number)
-        known.epoch, known.seq, known.step = epoch, seq, step
+        known.epoch, known.seq = epoch, seq
         if rids is not None:
             known.choices = list(map(self._table.get, rids))
         elif count is not None and (not follows or count != len(known.choices)):
             known.choices = []
             raise PeerError("a deltas frame repeats the rows of one that was missed")
+        self._await_steady(known)
         return known.choices
+
+
+def _say(choices: list[Choice | None], texts: list[str]) -> None:
+    """One token for each choice."""
+    for choice, text in zip(choices, texts, strict=True):
+        if choice is not None:
+            if text:
+                choice.text(text)
+            else:
+                choice.silent()
 
 
 def _full_rows(deltas: Deltas, rows: list[Choice | None]) -> Iterable[tuple[Choice, str, int, array[int] | None, Any]]:

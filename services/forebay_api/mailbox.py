@@ -54,19 +54,27 @@ class Mailbox(Delivery):
         `more`: others may wait still.
         """
         merged: list[Choice] | None = [] if len(frames) > 1 else None
-        for frame in frames:
+        at = 0
+        while at < len(frames):
+            if merged is not None and (taken := self._steady_run(frames[at:], merged)):
+                at += taken
+                continue
             try:
-                self._take(frame, merged)
+                self._take(frames[at], merged)
             except PeerError as error:
                 self.bad_frames += 1
                 log.warning("dropped a frame: %s", error)
+            at += 1
         if merged:
             for choice in merged:
                 choice.flush()
-        if self._new_lives and not more:
-            hellos, self._new_lives = self._new_lives, []
-            for hello in hellos:
-                self._welcome(hello)
+        if not more:
+            self.settle()
+
+    def settle(self) -> None:
+        """The inbox is empty: what the lives before have said is read, and the new ones count."""
+        while self.new_lives:
+            self._welcome(self.new_lives.pop(0))
 
     def _take(self, frame: bytes, merged: list[Choice] | None) -> None:
         if frame[:1] == _TEXTS_KIND:
@@ -113,7 +121,7 @@ class Mailbox(Delivery):
 
     def _hello(self, hello: Hello) -> None:
         if hello.role == "detokenizer" and self._resume.is_new(hello.index, hello.incarnation):
-            self._new_lives.append(hello)  # what its life before has said is still to be read
+            self.new_lives.append(hello)  # what its life before has said is still to be read
         else:
             self._welcome(hello)
 
@@ -128,7 +136,9 @@ class Mailbox(Delivery):
             self._alive()
         self._look_at(peer)
         if peer.role == "detokenizer":
-            self._rows_from(peer.number).lives.greeted(hello.incarnation)
+            rows = self._rows_from(peer.number)
+            rows.lives.greeted(hello.incarnation)
+            self._due.pop(rows.due, None)
         if before is not None and before.incarnation != hello.incarnation:
             self._lost(peer)
         if peer.role == "detokenizer":
@@ -171,5 +181,5 @@ class Mailbox(Delivery):
             choices = list(self._table.values())
             self._fail_all(choices, 503, "engine connection lost")
             for rows in self._rows.values():
-                rows.step = 0
+                rows.ahead = -rows.seq
             self._forsaken[ENGINE] += [choice.rid for choice in choices]

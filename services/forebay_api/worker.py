@@ -94,12 +94,19 @@ class Post:
 
     def on_frames(self) -> None:
         """Take what waits in the inbox; of very much a part, so that clients are heard in between."""
-        receive = self._role.links.receive
-        frames: list[bytes] = []
-        while len(frames) < BURST and (frame := receive()) is not None:
-            frames.append(frame)
-        if not frames:
+        links = self._role.links
+        frame = links.receive()
+        if frame is None:
+            self._mailbox.settle()
             return
+        waiting = links.readable()
+        if not waiting and self._mailbox.steady(frame):
+            if self._mailbox.new_lives:
+                self._mailbox.settle()
+            return
+        frames = [frame]
+        while waiting and len(frames) < BURST and (frame := links.receive()) is not None:
+            frames.append(frame)
         if len(frames) == BURST:
             self._loop.call_soon(self.on_frames)  # the descriptor is edge-triggered: the rest raises no event
         self._mailbox.take(frames, len(frames) == BURST)

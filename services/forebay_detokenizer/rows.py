@@ -113,12 +113,8 @@ class RowSet:
         self._counted: list[Session] = []
         """The sessions whose tokens are counted here."""
         self._sort()
-        self.plain = (
-            len(self.groups) == 1
-            and self.groups[0].whole
-            and not (self.groups[0].wants_ids or self.eager or self.expected or self._deferred)
-        )
-        """Whether all rows stream to one api process and need nothing but the table, while none is busy or fresh."""
+        self.plain = not (self.eager or self.expected or any(group.wants_ids for group in self.groups))
+        """Whether no row needs more than the table, while none is busy or fresh."""
         self._pick = itemgetter(*self._deferred) if len(self._deferred) > 1 else None
 
     def _sort(self) -> None:
@@ -149,11 +145,7 @@ class RowSet:
         fresh = sorted(chain.from_iterable(where(kinds, kind) for kind in own if kind & FRESH))
         return Group(api, rows, self.rids, any(kind & IDS for kind in own), fresh)
 
-    def count_plain(self) -> None:
-        """One more step with one token a row, none of them deferred."""
-        self._steps += 1
-
-    def count(self, ids: list[int]) -> None:
+    def count(self, ids: Sequence[int]) -> None:
         """One more step with one token a row."""
         self._steps += 1
         if self._deferred:

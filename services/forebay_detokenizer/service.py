@@ -47,12 +47,10 @@ class DetokenizerService:
         """The life of the engine that has greeted."""
         self._synced = True
         """Whether its steps are taken; False while its link has still to tell what this process missed."""
-        self._direct: Detokenizer | None = None
-        """Serves steady steps; None: they go the long way."""
         self._next_tick = 0.0
         self._touched = False
         """Whether there may be something to send since the last turn."""
-        self._apis = role.links.of_role("api")
+        self._senders = {peer.number: role.links.links[peer].send for peer in role.links.of_role("api")}
         self._steps = role.counters.counter("engine_steps_total")
         self._step_seconds = role.counters.histogram("detokenize_seconds", WORK)
         role.tally.show(lambda: 0 if self._core is None else len(self._core), "detokenizer")
@@ -61,16 +59,13 @@ class DetokenizerService:
 
     def handle(self, kind: Kind, frame: bytes) -> None:
         """One frame. Everything but a greeting waits until the engine's facts are known."""
-        if kind is Kind.STEP and self._direct is not None:
-            self._steady(self._direct, frame)
-        elif kind is Kind.HELLO:
+        if kind is Kind.HELLO:
             engine = self._role.hellos.get(ENGINE)
             if engine is not None:
                 self._decoder.greeted(engine.incarnation)
                 if engine.incarnation != self._engine:
                     self._engine, self._synced = engine.incarnation, not engine.replays
             self._learn()
-            self._choose()
         elif kind not in (Kind.STEP, Kind.OPEN, Kind.EGRESS, Kind.ABORT, Kind.REPLAY):
             raise PeerError(f"a {kind.name} frame has no business in a detokenizer")
         elif self._core is None:
@@ -78,24 +73,39 @@ class DetokenizerService:
         else:
             self._work(self._core, kind, frame)
 
+    def next_frame(self, until: float) -> bytes | None:
+        """The next frame that is not a steady step; those are served and sent as they come. None: nothing comes, or it
+        is `until`."""
+        core, links = self._core, self._role.links
+        lane = None if core is None or self._touched else core.lane(self._decoder)
+        if core is None or lane is None:
+            return links.next()
+        passed = lane.run(links.raw_receive, self._senders, until)
+        links.received_elsewhere(passed.received, passed.received_bytes)
+        if passed.steps:
+            self._steps.add(passed.steps)
+            self._step_seconds.observe(passed.seconds, passed.steps)
+        for group in passed.undelivered:
+            self._touched = True
+            core.fail(group.rids, "the api process does not take what it is sent")
+            core.forget_rows(group.api)
+        return passed.frame
+
     def _work(self, core: Detokenizer, kind: Kind, frame: bytes) -> None:
         now = time.monotonic()
         self._touched = True
         if kind in (Kind.STEP, Kind.EGRESS) and not self._synced:
             return  # it comes again
-        if kind in (Kind.STEP, Kind.EGRESS) and core.replaying:
+        if kind is Kind.STEP or kind is Kind.EGRESS:
             step = self._checked(core, self._decoder.decode, frame)
-            core.reach(step.seq, now)
+            if core.replaying:
+                core.reach(step.seq, now)
             core.step(step, now)
-        elif kind is Kind.REPLAY:
-            self._replay(core, decode_replay(frame), now)
-        elif kind is Kind.STEP:
-            self._steady(core, frame)
-        elif kind is Kind.EGRESS:
-            core.step(self._checked(core, self._decoder.decode, frame), now)
             # Per step, never per token: 0.5 us together.
             self._steps.add()
             self._step_seconds.observe(time.monotonic() - now)
+        elif kind is Kind.REPLAY:
+            self._replay(core, decode_replay(frame), now)
         elif kind is Kind.OPEN:
             core.open(control.decode_opens(frame), now)
         else:
@@ -112,26 +122,6 @@ class DetokenizerService:
             core.more(replay, now)
         else:
             core.end_replay(now)
-        self._choose()
-
-    def _choose(self) -> None:
-        core = self._core
-        self._direct = core if core is not None and self._synced and not core.replaying else None
-
-    def _steady(self, core: Detokenizer, frame: bytes) -> None:
-        """A step with nothing but one token a row: served and sent at once, if the rows need nothing more either."""
-        now = time.monotonic()
-        step = self._checked(core, self._decoder.steady, frame)
-        sent = core.plain(self._decoder.rids, step.ids, step.width, step.seq)
-        if sent is None:
-            self._touched = True
-            core.step(self._decoder.whole(step), now)
-        elif not self._role.links.send(self._apis[sent[0]], sent[1]):
-            self._touched = True
-            core.fail(self._decoder.rids, "the api process does not take what it is sent")
-            core.forget_rows(sent[0])
-        self._steps.add()
-        self._step_seconds.observe(time.monotonic() - now)
 
     def _checked(self, core: Detokenizer, read: Callable[[bytes], T], frame: bytes) -> T:
         """One step of the engine. When rows are missing every request may have a gap: better an error than a hang."""
@@ -180,7 +170,6 @@ class DetokenizerService:
             self._core.forget_api(peer.number)
         elif peer == ENGINE:
             self._core.forget_all()
-            self._choose()
 
     def turn(self, now: float) -> float | None:
         """Send what the frames since the last turn have brought."""
@@ -230,4 +219,4 @@ def load_tables(path: str) -> Tables:
 
 def run(role: Role) -> None:
     """One detokenizer process, until the role stops."""
-    role.serve(DetokenizerService(role), frames_only=True)
+    role.serve_flow(DetokenizerService(role))

@@ -12,7 +12,7 @@ from itertools import chain, compress
 from typing import TYPE_CHECKING
 
 from forebay.errors import PeerError
-from forebay_detokenizer.incremental import PARTIAL
+from forebay_detokenizer.lane import Lane
 from forebay_detokenizer.resuming import Resuming
 from forebay_detokenizer.rows import NOBODY, RowSet
 from forebay_detokenizer.sessions import ABSENT, EAGER, NOTHING, STREAM, Session
@@ -21,7 +21,7 @@ from forebay_detokenizer.steps import Step
 from forebay_detokenizer.windows import DecodeError
 
 if TYPE_CHECKING:
-    from forebay.wire.egress import EgressFrame
+    from forebay.wire.egress import EgressDecoder, EgressFrame
 
 
 class Detokenizer(Resuming):
@@ -53,30 +53,20 @@ class Detokenizer(Resuming):
                     self._guard(session, partial(self._finish, rows, step, number))
         self._say(rows, step)
 
-    def plain(self, rids: list[str], ids: memoryview, width: int, seq: int) -> tuple[int, bytes] | None:
-        """A steady step whose rows need nothing but the table: the api process and its frame, to be sent at once.
-
-        None when the step must go the long way through `step`; nothing has been counted then.
-        """
+    def lane(self, decoder: EgressDecoder) -> Lane | None:
+        """What serves the steady steps that come next; None while the rows need more than the table, or an api process
+        must be told more than texts."""
         rows, table = self._rows, self._tables.fast
-        if self._stale or rows.rids is not rids or not rows.plain or rows.busy or table is None:
+        if (
+            self._stale
+            or self.replaying
+            or rows.rids is not decoder.rids
+            or not rows.plain
+            or rows.busy
+            or table is None
+        ):
             return None
-        group = rows.groups[0]
-        if group.fresh:
-            return None
-        numbers = ids.cast("q" if width == 8 else "i").tolist()
-        try:
-            texts = list(map(table.text.__getitem__, numbers))
-        except IndexError:
-            return None
-        if PARTIAL in texts or min(numbers) < 0:
-            return None
-        self._out.step = seq
-        frame = self._out.texts(group.api, texts, group.rids)
-        if frame is None:
-            return None
-        rows.count_plain()
-        return group.api, frame
+        return Lane.of(decoder, rows, table, self._out)
 
     def _read_families(self, frame: EgressFrame, rows: RowSet, step: Step) -> None:
         try:

@@ -125,9 +125,13 @@ class Rig:
         self.aborts += mail.aborts
         self.faults += mail.faults
         for api, sent in mail.deltas:
-            deltas = decode_deltas(encode_deltas(sent))
-            self.frames.append((api, deltas))
-            self._hear(api, deltas)
+            self.hear_frame(api, encode_deltas(sent))
+
+    def hear_frame(self, api: int, frame: bytes) -> None:
+        """Take a frame for an api process."""
+        deltas = decode_deltas(frame)
+        self.frames.append((api, deltas))
+        self._hear(api, deltas)
 
     def _hear(self, api: int, deltas: Deltas) -> None:
         if deltas.rids is not None:

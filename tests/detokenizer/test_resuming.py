@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
+import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,7 +121,7 @@ class Client:
     def take(self, frame: bytes) -> None:
         if kind_of(frame) is Kind.TEXTS:
             texts = open_texts(frame)
-            deltas = Deltas(texts.source, texts.epoch, texts.seq, None, texts.texts, step=texts.step)
+            deltas = Deltas(texts.source, texts.epoch, texts.seq, None, texts.texts, step=self.step + 1)
         else:
             deltas = decode_deltas(frame)
         follows = self.place == (deltas.epoch, deltas.seq - 1)
@@ -151,6 +153,17 @@ class Client:
             at += count
 
 
+def _sent(frames: list[bytes], frame: bytes) -> bool:
+    frames.append(frame)
+    return True
+
+
+def _next(frames: Iterator[bytes]) -> bytes:
+    for frame in frames:
+        return frame
+    raise zmq.Again
+
+
 class Life:
     """One life of the detokenizer; `sent[api]` are its frames in order."""
 
@@ -165,15 +178,13 @@ class Life:
 
     def step(self, frame: bytes) -> None:
         """As the service does it."""
-        if not self.core.replaying and kind_of(frame) is Kind.STEP:
-            step = self._decoder.steady(frame)
-            sent = self.core.plain(self._decoder.rids, step.ids, step.width, step.seq)
-            if sent is not None:
-                self.sent[sent[0]].append(sent[1])
+        lane = self.core.lane(self._decoder)
+        if lane is not None:
+            frames = iter([frame])
+            senders = {api: partial(_sent, frames) for api, frames in enumerate(self.sent)}
+            if lane.run(lambda: _next(frames), senders, 0.0).frame is None:
                 return
-            decoded = self._decoder.whole(step)
-        else:
-            decoded = self._decoder.decode(frame)
+        decoded = self._decoder.decode(frame)
         if self.core.replaying:
             self.core.reach(decoded.seq, 0.0)
         self.core.step(decoded, 0.0)
@@ -315,8 +326,8 @@ def test_an_end_among_steps_that_were_said_does_not_say_them_to_be_less() -> Non
     life.begin(replay_of("begin", script.requests, said={0: 4}, fresh=["whole"]))
     for frame in script.frames[:3]:
         life.step(frame)
-    (frame,) = map(decode_deltas, life.sent[0])
-    assert ([end.text for end in frame.ends], frame.texts, frame.step) == (["ab"], None, 4)
+    (said,) = map(decode_deltas, life.sent[0])
+    assert ([end.text for end in said.ends], said.texts, said.step) == (["ab"], None, 4)
 
 
 def test_rows_of_requests_that_do_not_go_on_are_left_out_for_good() -> None:
@@ -367,3 +378,18 @@ def test_request_that_was_announced_before_the_replay_is_opened_once() -> None:
     for sent in life.sent[0]:
         client.take(sent)
     assert client.said("r").text == "ab"
+
+
+def test_texts_stand_for_the_step_after_the_last_frame_and_for_no_other() -> None:
+    request = Request(
+        OpenItem(rid="r", stream=True), 0, 0, [byte_ids(char) for char in (b"a", b"b", b"", b"c", b"d", b"")]
+    )
+    script = script_of(request)
+    life = first_life("byte_level", script, 5)
+    client = Client()
+    steps = []
+    for frame in life.sent[0]:
+        client.take(frame)
+        steps.append((kind_of(frame), client.step))
+    assert client.said("r").text == "abcd"
+    assert steps == [(Kind.DELTAS, 1), (Kind.TEXTS, 2), (Kind.DELTAS, 4), (Kind.TEXTS, 5)]
