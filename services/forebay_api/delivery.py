@@ -47,7 +47,7 @@ class Delivery(Dispatch):
 
         False: it is another frame, of which nothing has been done.
         """
-        rows = None if self._new_lives else self._due.get(frame[:TEXTS_SIZE])
+        rows = None if self.new_lives else self._due.get(frame[:TEXTS_SIZE])
         texts = None if rows is None else self._next_texts(rows, frame)
         if rows is None or texts is None:
             return False
@@ -83,7 +83,6 @@ class Delivery(Dispatch):
         if len(texts) != len(rows.choices):
             return None
         rows.seq += 1
-        rows.step += 1
         self._await_steady(rows)
         self._alive()
         self.pace.plain(rows.number, rows.choices, clock())
@@ -91,7 +90,7 @@ class Delivery(Dispatch):
 
     def _await_steady(self, rows: Rows) -> None:
         self._due.pop(rows.due, None)
-        rows.due = texts_head(rows.number, rows.epoch, rows.seq + 1, rows.step + 1)
+        rows.due = texts_head(rows.number, rows.epoch, rows.seq + 1)
         self._due[rows.due] = rows
 
     def _deltas(self, deltas: Deltas, merged: list[Choice] | None) -> None:
@@ -124,8 +123,8 @@ class Delivery(Dispatch):
     def _texts(self, step: Texts, merged: list[Choice] | None) -> None:
         """A steady step: a text for each row of the previous frame."""
         self._alive()
-        _, _, source, texts, number = step
-        rows = self._rows_at(source, step.epoch, step.seq, None, len(texts), number)
+        _, _, source, texts = step
+        rows = self._rows_at(source, step.epoch, step.seq, None, len(texts))
         self.pace.plain(source, rows, clock())
         if merged is None:
             _say(rows, texts)
@@ -167,10 +166,12 @@ class Delivery(Dispatch):
     def _rows_of(self, deltas: Deltas) -> list[Choice | None]:
         """The choices of a frame's rows. Raises `PeerError` when the frame leans on one that was missed."""
         count = None if deltas.texts is None else len(deltas.texts)
-        return self._rows_at(deltas.source, deltas.epoch, deltas.seq, deltas.rids, count, deltas.step)
+        rows = self._rows_at(deltas.source, deltas.epoch, deltas.seq, deltas.rids, count)
+        self._rows_from(deltas.source).ahead = deltas.step - deltas.seq
+        return rows
 
     def _rows_at(
-        self, number: int, epoch: int, seq: int, rids: list[str] | None, count: int | None, step: int
+        self, number: int, epoch: int, seq: int, rids: list[str] | None, count: int | None
     ) -> list[Choice | None]:
         known = self._rows_from(number)
         if epoch != known.lives.present and not known.lives.takes(epoch, seq):
@@ -181,7 +182,7 @@ class Delivery(Dispatch):
             self._end_shard(number, "a part of the output was lost; send the request again")
         elif not follows:
             self._resume.heard(number)
-        known.epoch, known.seq, known.step = epoch, seq, step
+        known.epoch, known.seq = epoch, seq
         if rids is not None:
             known.choices = list(map(self._table.get, rids))
         elif count is not None and (not follows or count != len(known.choices)):

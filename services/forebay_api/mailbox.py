@@ -68,10 +68,13 @@ class Mailbox(Delivery):
         if merged:
             for choice in merged:
                 choice.flush()
-        if self._new_lives and not more:
-            hellos, self._new_lives = self._new_lives, []
-            for hello in hellos:
-                self._welcome(hello)
+        if not more:
+            self.settle()
+
+    def settle(self) -> None:
+        """The inbox is empty: what the lives before have said is read, and the new ones count."""
+        while self.new_lives:
+            self._welcome(self.new_lives.pop(0))
 
     def _take(self, frame: bytes, merged: list[Choice] | None) -> None:
         if frame[:1] == _TEXTS_KIND:
@@ -122,7 +125,7 @@ class Mailbox(Delivery):
 
     def _hello(self, hello: Hello) -> None:
         if hello.role == "detokenizer" and self._resume.is_new(hello.index, hello.incarnation):
-            self._new_lives.append(hello)  # what its life before has said is still to be read
+            self.new_lives.append(hello)  # what its life before has said is still to be read
         else:
             self._welcome(hello)
 
@@ -182,5 +185,5 @@ class Mailbox(Delivery):
             choices = list(self._table.values())
             self._fail_all(choices, 503, "engine connection lost")
             for rows in self._rows.values():
-                rows.step = 0
+                rows.ahead = -rows.seq
             self._forsaken[ENGINE] += [choice.rid for choice in choices]

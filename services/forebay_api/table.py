@@ -36,17 +36,22 @@ Send = Callable[[Peer, bytes], bool]
 class Rows:
     """The rows of the previous frame of one detokenizer."""
 
-    __slots__ = ("choices", "due", "epoch", "lives", "number", "seq", "step")
+    __slots__ = ("ahead", "choices", "due", "epoch", "lives", "number", "seq")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.due = b""
         """What its next frame begins with if it is a steady one."""
         self.epoch = self.seq = -1
-        self.step = 0
-        """The engine's step up to which everything has come."""
+        self.ahead = 1
+        """How far the numbers of the engine's steps are ahead of those of the frames."""
         self.choices: list[Choice | None] = []
         self.lives = Lives()
+
+    @property
+    def step(self) -> int:
+        """The engine's step up to which everything has come: a frame of texts stands for the step after the last."""
+        return self.seq + self.ahead
 
 
 class Table:
@@ -112,7 +117,7 @@ class Table:
         """Per tokenizer: calls of which a choice has not started, kept to be sent again if it dies."""
         self._next_tokenizer = 0
         self._probes: list[asyncio.Future[None]] = []
-        self._new_lives: list[Hello] = []
+        self.new_lives: list[Hello] = []
         """Greetings of detokenizers that have started anew: they count once the inbox is empty."""
         self._resume = Resumption(number, resume_timeout, self._post, loop, self._sent_to, self._lose_shard)
         self._forsaken: dict[Peer, list[str]] = defaultdict(list)

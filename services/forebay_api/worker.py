@@ -97,9 +97,12 @@ class Post:
         links = self._role.links
         frame = links.receive()
         if frame is None:
+            self._mailbox.settle()
             return
         waiting = links.readable()
         if not waiting and self._mailbox.steady(frame):
+            if self._mailbox.new_lives:
+                self._mailbox.settle()
             return
         frames = [frame]
         while waiting and len(frames) < BURST and (frame := links.receive()) is not None:

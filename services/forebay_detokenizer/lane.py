@@ -51,11 +51,10 @@ class Way:
         self.pick = None if group.whole else group.pick
         self.source, self.told = place[:2], place[2]
 
-    def frame(self, texts: list[str], step: int) -> bytes:
-        """The frame of the next step, which is the engine's number `step`. Raises `UnicodeEncodeError` for a part of a
-        character."""
+    def frame(self, texts: list[str]) -> bytes:
+        """The frame of the next step. Raises `UnicodeEncodeError` for a part of a character."""
         body = encode_texts(texts if self.pick is None else self.pick(texts))
-        return texts_head(*self.source, self.told + 1, step) + body
+        return texts_head(*self.source, self.told + 1) + body
 
 
 def _nobody(frame: bytes) -> bool:
@@ -104,7 +103,7 @@ class Lane:
         undelivered: list[Group] = []
         frame: bytes | None
         while True:
-            due = step_head(epoch, number + 1, count, width)
+            due = step_head(epoch, number + steps + 1, count, width)
             try:
                 frame = receive()
             except again:
@@ -118,11 +117,10 @@ class Lane:
             try:
                 ids = ids_of.unpack_from(frame, STEP_SIZE)
                 texts = list(map(text, ids))
-                frames = [make(texts, number + 1) for _, make, _ in ways]
+                frames = [make(texts) for _, make, _ in ways]
             except (IndexError, UnicodeEncodeError):
                 break
             steps += 1
-            number += 1
             for (way, _, send), out in zip(ways, frames, strict=True):
                 way.told += 1
                 if not send(out):
@@ -135,7 +133,7 @@ class Lane:
                 frame = None
                 break
         self._decoder.passed(steps)
-        self._out.step = number
+        self._out.step = number + steps
         for way in self._ways:
             self._out.passed(way.group.api, steps)
         return Passed(frame, steps, received, received_bytes, undelivered, seconds)

@@ -51,6 +51,8 @@ class Outbox:
         self._seqs: dict[int, int] = {}
         self._told: dict[int, list[str]] = {}
         self._ends: dict[int, list[End]] = {}
+        self._steps: dict[int, int] = {}
+        """By api process: the step up to which everything has been said."""
         self.step = 0
         """The engine's number of the step that is being served: everything up to it is said with the next frames."""
         self.muted: dict[int, int] = {}
@@ -78,17 +80,20 @@ class Outbox:
         follow it."""
         if self._told.get(api) is not rids or self._mail.deltas or self._ends:
             return None
+        if self._steps[api] != self.step:  # such a frame does not say which step it is of: the one after the last
+            return None
         return self._source, self._epoch, self._seqs[api]
 
     def passed(self, api: int, frames: int) -> None:
         """Frames of texts that were numbered and sent by somebody else."""
         self._seqs[api] += frames
+        self._steps[api] += frames
 
     def _put(self, api: int, deltas: Deltas) -> None:
         deltas.source, deltas.epoch = self._source, self._epoch
         deltas.seq = self._seqs[api] = self._seqs.get(api, 0) + 1
         deltas.ends = self._ends.pop(api, [])
-        deltas.step = max(self.step, self.muted[api]) if api in self.muted else self.step
+        deltas.step = self._steps[api] = max(self.step, self.muted.get(api, 0))
         self._mail.deltas.append((api, deltas))
 
     def mark(self, api: int) -> None:

@@ -100,17 +100,16 @@ class DetokenizerService:
         self._touched = True
         if kind in (Kind.STEP, Kind.EGRESS) and not self._synced:
             return  # it comes again
-        if kind in (Kind.STEP, Kind.EGRESS) and core.replaying:
+        if kind is Kind.STEP or kind is Kind.EGRESS:
             step = self._checked(core, self._decoder.decode, frame)
-            core.reach(step.seq, now)
+            if core.replaying:
+                core.reach(step.seq, now)
             core.step(step, now)
-        elif kind is Kind.REPLAY:
-            self._replay(core, decode_replay(frame), now)
-        elif kind is Kind.STEP or kind is Kind.EGRESS:
-            core.step(self._checked(core, self._decoder.decode, frame), now)
             # Per step, never per token: 0.5 us together.
             self._steps.add()
             self._step_seconds.observe(time.monotonic() - now)
+        elif kind is Kind.REPLAY:
+            self._replay(core, decode_replay(frame), now)
         elif kind is Kind.OPEN:
             core.open(control.decode_opens(frame), now)
         else:

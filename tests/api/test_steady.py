@@ -29,8 +29,8 @@ def conversation(talk: Talk) -> Conversation:
     return begun(talk)
 
 
-def texts(*said: str, seq: int = 2, source: int = 0, epoch: int = 1, step: int | None = None) -> bytes:
-    return pack_texts(source, epoch, seq, seq if step is None else step, list(said))
+def texts(*said: str, seq: int = 2, source: int = 0, epoch: int = 1) -> bytes:
+    return pack_texts(source, epoch, seq, list(said))
 
 
 def heard(c: Conversation) -> list[tuple[int, str]]:
@@ -63,7 +63,6 @@ def test_what_is_no_steady_step_is_left_alone(conversation: Conversation) -> Non
         texts("b", "y", "z"),
         texts("b", "y", seq=3),
         texts("b", "y", seq=1),
-        texts("b", "y", step=4),
         texts("b", "y", epoch=2),
         texts("b", "y", source=1),
     ],

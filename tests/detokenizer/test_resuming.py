@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -121,7 +121,7 @@ class Client:
     def take(self, frame: bytes) -> None:
         if kind_of(frame) is Kind.TEXTS:
             texts = open_texts(frame)
-            deltas = Deltas(texts.source, texts.epoch, texts.seq, None, texts.texts, step=texts.step)
+            deltas = Deltas(texts.source, texts.epoch, texts.seq, None, texts.texts, step=self.step + 1)
         else:
             deltas = decode_deltas(frame)
         follows = self.place == (deltas.epoch, deltas.seq - 1)
@@ -153,6 +153,17 @@ class Client:
             at += count
 
 
+def _sent(frames: list[bytes], frame: bytes) -> bool:
+    frames.append(frame)
+    return True
+
+
+def _next(frames: Iterator[bytes]) -> bytes:
+    for frame in frames:
+        return frame
+    raise zmq.Again
+
+
 class Life:
     """One life of the detokenizer; `sent[api]` are its frames in order."""
 
@@ -160,7 +171,6 @@ class Life:
         self.core = Detokenizer(tables(name), epoch=epoch)
         self._decoder = EgressDecoder()
         self.sent: list[list[bytes]] = [[] for _ in range(APIS)]
-        self._senders = {api: partial(self._send, api) for api in range(APIS)}
 
     def open(self, requests: Sequence[Request]) -> None:
         self.core.open([request.item for request in requests], 0.0)
@@ -168,24 +178,17 @@ class Life:
 
     def step(self, frame: bytes) -> None:
         """As the service does it."""
-        lane, frames = self.core.lane(self._decoder), [frame]
-
-        def receive() -> bytes:
-            if not frames:
-                raise zmq.Again
-            return frames.pop()
-
-        if lane is not None and lane.run(receive, self._senders, float("inf")).frame is None:
-            return
+        lane = self.core.lane(self._decoder)
+        if lane is not None:
+            frames = iter([frame])
+            senders = {api: partial(_sent, frames) for api, frames in enumerate(self.sent)}
+            if lane.run(lambda: _next(frames), senders, 0.0).frame is None:
+                return
         decoded = self._decoder.decode(frame)
         if self.core.replaying:
             self.core.reach(decoded.seq, 0.0)
         self.core.step(decoded, 0.0)
         self._listen()
-
-    def _send(self, api: int, frame: bytes) -> bool:
-        self.sent[api].append(frame)
-        return True
 
     def begin(self, replay: Replay) -> None:
         self.core.begin_replay(replay, 0.0)
@@ -375,3 +378,18 @@ def test_request_that_was_announced_before_the_replay_is_opened_once() -> None:
     for sent in life.sent[0]:
         client.take(sent)
     assert client.said("r").text == "ab"
+
+
+def test_texts_stand_for_the_step_after_the_last_frame_and_for_no_other() -> None:
+    request = Request(
+        OpenItem(rid="r", stream=True), 0, 0, [byte_ids(char) for char in (b"a", b"b", b"", b"c", b"d", b"")]
+    )
+    script = script_of(request)
+    life = first_life("byte_level", script, 5)
+    client = Client()
+    steps = []
+    for frame in life.sent[0]:
+        client.take(frame)
+        steps.append((kind_of(frame), client.step))
+    assert client.said("r").text == "abcd"
+    assert steps == [(Kind.DELTAS, 1), (Kind.TEXTS, 2), (Kind.DELTAS, 4), (Kind.TEXTS, 5)]

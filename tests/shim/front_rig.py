@@ -20,7 +20,7 @@ from forebay.rundir import open_run_dir
 from forebay.topology import Peer, Topology, shard_of
 from forebay.wire import control, ingress
 from forebay.wire.egress import EgressDecoder, EgressFrame
-from forebay.wire.frames import Kind, kind_of
+from forebay.wire.frames import Kind, kind_of, pack_frame
 from forebay.wire.messages import (
     AbortRequest,
     ControlReply,
@@ -37,6 +37,9 @@ T = TypeVar("T")
 ENGINE, TOKENIZER = Peer("engine", 0), Peer("tokenizer", 0)
 LIFE = 1
 """The life of every service, unless a test says otherwise."""
+FILLER = pack_frame(Kind.ADMITTED, b"x" * 100_000)
+STEADY = 0.1
+"""Seconds without room after which a queue is full."""
 SECONDS = 5.0
 """What a test waits at most for anything."""
 
@@ -140,6 +143,20 @@ class Rig:
     def up(self, peer: Peer) -> bool:
         """Whether the engine sees its link to a service standing."""
         return self.front._links.is_up(peer)
+
+    def fill(self, peer: Peer) -> None:
+        """Send to a service that does not read until its queue takes no more, for a while: on a loaded machine ZeroMQ's
+        threads find room later."""
+        self.deaf.add(peer)
+        since = time.monotonic()
+
+        def full() -> bool:
+            nonlocal since
+            if self.front._links.send(peer, FILLER):
+                since = time.monotonic()
+            return time.monotonic() - since > STEADY
+
+        until(full, f"a full queue of {peer}")
 
     # ---------------------------------------------------------------- frames to the engine
     def send(self, peer: Peer, frame: bytes) -> None:

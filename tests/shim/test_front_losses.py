@@ -13,9 +13,9 @@ from forebay import AbortRequest, links
 from forebay.topology import Peer
 from forebay.wire import control, ingress
 from forebay.wire.egress import EgressDecoder
-from forebay.wire.frames import Kind, pack_frame
+from forebay.wire.frames import Kind
 from forebay.wire.messages import STALE, ControlRequest, Hello
-from tests.shim.front_rig import LIFE, TOKENIZER, Rig, head, rids_of_shard, rig, rows, until
+from tests.shim.front_rig import LIFE, TOKENIZER, head, rids_of_shard, rig, rows, until
 
 API, SHARD = Peer("api", 0), Peer("detokenizer", 0)
 
@@ -24,15 +24,6 @@ API, SHARD = Peer("api", 0), Peer("detokenizer", 0)
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues of two frames."""
     monkeypatch.setattr(links, "QUEUE_FRAMES", 2)
-
-
-FILLER = pack_frame(Kind.ADMITTED, b"x" * 100_000)
-
-
-def fill(r: Rig, peer: Peer) -> None:
-    """Send to a service that does not read until its queue takes no more."""
-    r.deaf.add(peer)
-    until(lambda: not r.front._links.send(peer, FILLER), f"a full queue of {peer}")
 
 
 # ---------------------------------------------------------------- a detokenizer
@@ -104,7 +95,7 @@ def test_detokenizer_that_comes_back_is_told_every_row() -> None:
 def test_full_queue_is_answered_and_does_not_block(narrow: None) -> None:
     with rig() as r:
         r.run(head("a"))
-        fill(r, SHARD)
+        r.fill(SHARD)
         refused = r.front._links.links[SHARD].refused
         began = time.monotonic()
         assert r.front.push_generation(rows("a"))
@@ -122,7 +113,7 @@ def test_rows_after_a_full_queue_are_told_anew(narrow: None) -> None:
         r.run(head("a"))
         r.front.push_generation(rows("a"))
         r.step(decoder)
-        fill(r, SHARD)
+        r.fill(SHARD)
         r.front.push_generation(rows("a"))
         r.deaf.clear()
         link = r.front._links.links[SHARD]
@@ -179,7 +170,7 @@ def test_request_of_an_api_process_that_this_front_does_not_have_is_one_warning(
 def test_error_that_a_full_queue_refuses_is_sent_when_there_is_room(narrow: None) -> None:
     with rig() as r:
         r.run(head("a"))
-        fill(r, API)
+        r.fill(API)
         r.front.push_error("a", "no")
         r.deaf.clear()
         until(lambda: r.front.wait_ingress(1) or r.pump() or not r.front._owed, "room in the queue")
@@ -189,7 +180,7 @@ def test_error_that_a_full_queue_refuses_is_sent_when_there_is_room(narrow: None
 def test_error_that_is_owed_to_an_api_process_is_forgotten_with_it(narrow: None) -> None:
     with rig() as r:
         r.run(head("a"))
-        fill(r, API)
+        r.fill(API)
         r.front.push_error("a", "no")
         r.stop(API)
         r.wait_down(API)

@@ -13,13 +13,12 @@ from forebay.resume import ResumeLimits
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.egress import EgressDecoder
-from forebay.wire.frames import Kind, kind_of, pack_frame
+from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import RequestFault
 from forebay.wire.replay import Replay, decode_replay, pick_opens
-from tests.shim.front_rig import Rig, head, rids_of_shard, rig, rows, until
+from tests.shim.front_rig import Rig, head, rids_of_shard, rig, rows
 
 API, SHARD = Peer("api", 0), Peer("detokenizer", 0)
-FILLER = pack_frame(Kind.ADMITTED, b"x" * 100_000)
 
 
 def die(r: Rig, peer: Peer = SHARD) -> None:
@@ -253,8 +252,7 @@ def test_full_queue_delays_rows_and_loses_none(monkeypatch: pytest.MonkeyPatch) 
         replayed(r)
         decoder = EgressDecoder()
         r.announce(head("a"))
-        r.deaf.add(SHARD)
-        until(lambda: not r.front._links.send(SHARD, FILLER), "a full queue")
+        r.fill(SHARD)
         for _ in range(5):
             r.front.push_generation(rows("a"))
         r.deaf.clear()
@@ -378,8 +376,7 @@ def test_detokenizer_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPa
         r.connect(resume=ResumeLimits(1 << 20, 0.2))
         r.link_up()
         r.announce(head("a"))
-        r.deaf.add(SHARD)
-        until(lambda: not r.front._links.send(SHARD, FILLER), "a full queue")
+        r.fill(SHARD)
         r.front.push_generation(rows("a"))
         assert r.drain(1) == [AbortRequest("a", "lost", "detokenizer-0 does not take what it is sent")]
         assert r.faults()[0].status == 503

@@ -386,8 +386,8 @@ def test_a_steady_step_that_is_cut_is_refused() -> None:
 
 
 def test_texts_of_a_steady_step_say_the_same_on_both_sides() -> None:
-    frame = pack_texts(1, 2, 3, 9, ["a", "\U0001f600", ""])
-    assert open_texts(frame) == Texts(2, 3, 1, ["a", "\U0001f600", ""], 9)
+    frame = pack_texts(1, 2, 3, ["a", "\U0001f600", ""])
+    assert open_texts(frame) == Texts(2, 3, 1, ["a", "\U0001f600", ""])
     for end in range(len(frame)):
         with pytest.raises(PeerError):
             open_texts(frame[:end])

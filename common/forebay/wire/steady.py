@@ -4,7 +4,7 @@ Most steps of a busy engine are such. After 10 ms of other work a process pays f
 that it touches (0.3 ms a step for the general frames of one stream), so these two have fixed headers:
 
     STEP   engine -> detokenizer    epoch u64 | seq u64 | rows u32 | id width u32    then the ids, raw
-    TEXTS  detokenizer -> api       epoch u64 | seq u64 | step u64 | source u32      then msgpack [text, ...]
+    TEXTS  detokenizer -> api       epoch u64 | seq u64 | source u32                 then msgpack [text, ...]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from forebay.wire.frames import PREFIX, VERSION, Buffer, Kind, open_frame
 
 _STEP = struct.Struct("<QQII")
 _STEP_HEAD = struct.Struct(PREFIX.format + _STEP.format[1:])
-_TEXTS = struct.Struct("<QQQI")
+_TEXTS = struct.Struct("<QQI")
 _TEXTS_HEAD = struct.Struct(PREFIX.format + _TEXTS.format[1:])
 _STEP_START = PREFIX.pack(Kind.STEP, VERSION, 0, _STEP.size)
 _TEXTS_START = PREFIX.pack(Kind.TEXTS, VERSION, 0, _TEXTS.size)
@@ -45,8 +45,6 @@ class Texts(NamedTuple):
     seq: int
     source: int
     texts: list[str]
-    step: int
-    """The engine's number of the step."""
 
 
 STEP_SIZE = _STEP_HEAD.size
@@ -62,9 +60,9 @@ def step_head(epoch: int, seq: int, rows: int, width: int) -> bytes:
     return _STEP_HEAD.pack(Kind.STEP, VERSION, 0, _STEP.size, epoch, seq, rows, width)
 
 
-def texts_head(source: int, epoch: int, seq: int, step: int) -> bytes:
+def texts_head(source: int, epoch: int, seq: int) -> bytes:
     """What the texts of a steady step begin with: everything but the texts."""
-    return _TEXTS_HEAD.pack(Kind.TEXTS, VERSION, 0, _TEXTS.size, epoch, seq, step, source)
+    return _TEXTS_HEAD.pack(Kind.TEXTS, VERSION, 0, _TEXTS.size, epoch, seq, source)
 
 
 def pack_step(epoch: int, seq: int, rows: int, width: int, ids: Iterable[Buffer]) -> bytes:
@@ -84,9 +82,9 @@ def open_step(frame: Buffer) -> Step:
     return Step(epoch, seq, rows, width, ids)
 
 
-def pack_texts(source: int, epoch: int, seq: int, step: int, texts: list[str]) -> bytes:
-    """The frame of a steady step for one api process; `step` is the engine's number of it."""
-    return texts_head(source, epoch, seq, step) + encode_texts(texts)
+def pack_texts(source: int, epoch: int, seq: int, texts: list[str]) -> bytes:
+    """The frame of a steady step for one api process."""
+    return texts_head(source, epoch, seq) + encode_texts(texts)
 
 
 def open_texts(frame: Buffer) -> Texts:
@@ -94,8 +92,8 @@ def open_texts(frame: Buffer) -> Texts:
     if len(frame) < _TEXTS_HEAD.size or bytes(frame[:8]) != _TEXTS_START:
         header, _ = open_frame(frame, Kind.TEXTS)
         raise PeerError(f"the header of a TEXTS frame has {len(header)} bytes where {_TEXTS.size} are due")
-    epoch, seq, step, source = _TEXTS.unpack_from(frame, PREFIX.size)
+    epoch, seq, source = _TEXTS.unpack_from(frame, PREFIX.size)
     try:
-        return Texts(epoch, seq, source, decode_texts(memoryview(frame)[_TEXTS_HEAD.size :]), step)
+        return Texts(epoch, seq, source, decode_texts(memoryview(frame)[_TEXTS_HEAD.size :]))
     except (msgspec.DecodeError, RecursionError) as error:
         raise PeerError(f"the texts of a TEXTS frame cannot be read: {error}") from error
