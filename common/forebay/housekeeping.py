@@ -21,7 +21,8 @@ looks take 10 us a request)."""
 def settle_memory() -> None:
     """After the start of a process: what it is made of is never looked at again by the garbage collector.
 
-    A full collection of an api process takes 25 to 30 ms; without this, the first burst of requests met one.
+    A full collection of an api process takes 4 ms, and 17 when its memory has left the processor's caches; the first
+    bursts of requests would meet some.
     """
     gc.collect()
     gc.freeze()

@@ -149,7 +149,7 @@ class Exchange:
         """The exchange is over: cut the rings of references, so that its memory is free at once.
 
         Left to the garbage collector, it would not be used again for the next request while it is still in the
-        processor's caches: 40 us a request.
+        processor's caches, and the collections themselves cost: 15 us a request.
         """
         if self.call is not None:
             self.call.close()
