@@ -200,7 +200,7 @@ class Intake(Gated):
         have started anew since."""
         rid = name.rid
         early = self._ledger.aborted_early(rid)
-        if early is None and self._lives.over(name.api, name.life):
+        if self._lives.over(name.api, name.life):
             self._ledger.end(rid)
             log.info("left out a request of an earlier life of api-%d", name.api)
             self._tell_stale(name.api, [rid])

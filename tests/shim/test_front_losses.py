@@ -240,6 +240,16 @@ def test_request_of_an_earlier_life_of_its_api_process_is_refused() -> None:
         assert not len(r.front._ledger)
 
 
+def test_abort_before_a_request_of_an_earlier_life_changes_nothing() -> None:
+    with rig() as r:
+        r.abort("old", "user")
+        until(lambda: r.front.drain() or r.front._ledger.early_aborts, "the abort")
+        r.admit(head("old", life=LIFE - 1))
+        assert r.settle() == []
+        assert r.faults()[0].type == STALE
+        assert not r.front._ledger.early_aborts
+
+
 def test_request_of_a_new_life_may_come_before_its_greeting() -> None:
     with rig() as r:
         r.run(head("new", life=LIFE + 1))
