@@ -35,6 +35,12 @@ GRACE = 2.0
 sent the announcement of one of them to the life before."""
 
 
+MOST = 2
+"""How often a request is taken up again within `MINUTE` seconds: it may be what kills the detokenizers, and whoever
+restarts them gives up after a few times."""
+MINUTE = 60.0
+
+
 class ResumeLimits(NamedTuple):
     """How much is kept, and how long a request may wait for its detokenizer. Either 0: nothing is resumed."""
 
@@ -54,7 +60,20 @@ class State(enum.Enum):
 class Shard:
     """One detokenizer as the link sees it."""
 
-    __slots__ = ("claims", "cursor", "grace", "life", "old", "opens", "peer", "pending", "replaying", "since", "state")
+    __slots__ = (
+        "claims",
+        "cursor",
+        "grace",
+        "life",
+        "old",
+        "opens",
+        "peer",
+        "pending",
+        "replaying",
+        "since",
+        "state",
+        "told",
+    )
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -75,6 +94,8 @@ class Shard:
         self.replaying = False
         """Whether it still has to be told the end of a replay."""
         self.grace = 0.0
+        self.told: deque[tuple[float, frozenset[str]]] = deque()
+        """Which requests were taken up again, and when, in the last minute."""
 
 
 class Resumption:
@@ -230,6 +251,7 @@ class Resumption:
         mine = self._mine(shard)
         gone = [rid for rid in mine if rid in shard.old and rid not in known]
         self._drop(gone, f"{shard.peer} is away")
+        self._drop(self._tired(shard, now), f"{shard.peer} died again and again")
         for claim in claims:
             self._answer(claim)
         go = [rid for rid in mine if rid in records]
@@ -240,16 +262,26 @@ class Resumption:
             said={claim.api: claim.step for claim in claims},
             fresh=[rid for rid in go if rid not in begun],
         )
-        resumed = sum(rid in shard.old for rid in go)
+        resumed = shard.old.intersection(go)
         if resumed:
-            log.info("%s goes on with %d requests", shard.peer, resumed)
-        self.resumed += resumed
+            log.info("%s goes on with %d requests", shard.peer, len(resumed))
+            shard.told.append((now, resumed))
+        self.resumed += len(resumed)
         shard.old = frozenset()
         shard.pending.append(encode_replay(replay))
         shard.replaying = True
         start = self.kept.start(records[go[0]][1]) if go else None
         self._behind(shard, self.seq + 1 if start is None else start, now)
         self._advance(shard, now)
+
+    def _tired(self, shard: Shard, now: float) -> list[str]:
+        """The requests that have been taken up again too often."""
+        while shard.told and shard.told[0][0] < now - MINUTE:
+            shard.told.popleft()
+        records = self.kept.records
+        if len(shard.told) < MOST:
+            return []
+        return [rid for rid in shard.old if rid in records and sum(rid in some for _, some in shard.told) >= MOST]
 
     def _answer(self, claim: Claim) -> None:
         """What an api process waits for in vain: its rows are not kept any more."""

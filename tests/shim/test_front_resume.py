@@ -247,6 +247,26 @@ def test_dying_twice_begins_again() -> None:
         assert replayed(r)[1] == [["a"], ["a"]]
 
 
+def test_request_that_may_be_what_kills_it_is_not_taken_up_for_ever() -> None:
+    with rig() as r:
+        r.announce(head("a"))
+        r.front.push_generation(rows("a"))
+        for _ in range(resume.MOST):
+            die(r)
+            come(r)
+            r.claim(begun=["a"], step=1)
+            r.settle(API)
+            assert replayed(r)[0].rids == ["a"]
+        r.announce(head("b"))
+        r.front.push_generation(rows("a", "b"))
+        die(r)
+        come(r)
+        r.claim(begun=["a", "b"], step=1)
+        assert r.drain(1) == [AbortRequest("a", "lost", "detokenizer-0 died again and again")]
+        assert ("a", 503, "detokenizer-0 died again and again; send the request again") in faults(r)
+        assert replayed(r)[0].rids == ["b"]
+
+
 def test_full_queue_delays_rows_and_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "QUEUE_FRAMES", 2)
     with rig() as r:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def flags(folder: Path, *more: str, count: int = 2) -> list[str]:
     out = ["--engine", "echo", "--tokenizer-path", str(folder), "--echo-step-ms", "20", "--restart-limit", "100"]
+    out += ["--restart-window", "1"]  # the tests kill more than restarts are quick for
     return out + [word for role in ROLES for word in (f"--{role}s", str(count))] + list(more)
 
 
@@ -117,7 +119,7 @@ def test_every_kind_of_answer_is_the_same_whatever_dies_meanwhile(front: Front) 
                 pids = front.pids()
                 for name in ("detokenizer-0", "detokenizer-1"):
                     kill(front, name)
-                wait_for(lambda pids=pids: new_lives(front, pids), 20, "new lives")
+                wait_for(partial(new_lives, front, pids), 20, "new lives")
             found = [one.result(60) for one in asked]
             for (path, body), one, other in zip(kinds(), found, expected, strict=True):
                 assert one == other, (path, body)
@@ -241,7 +243,7 @@ def test_what_does_not_go_on_ends_with_an_error_in_time(
 
 
 def test_streams_that_are_longer_than_what_is_kept_end_with_an_error(tmp_path: Path, folder: Path) -> None:
-    with running(tmp_path, *flags(folder, "--resume-kept-bytes", "20000", count=1)) as single:
+    with running(tmp_path, *flags(folder, "--resume-kept-bytes", "8000", count=1)) as single:
         (old,) = readers_of(single, 1)
         wait_for(lambda: len(old.events) > 400, 30, "more steps than are kept")
         (new,) = readers_of(single, 1)
