@@ -176,6 +176,8 @@ class Resumption:
     def claimed(self, claim: Claim, now: float) -> None:
         """An api process says what it waits for."""
         shard = self._shard(claim.shard)
+        if Peer("api", claim.api) not in self._links.links:
+            raise PeerError(f"there is no api-{claim.api} in this front")
         shard.claims[claim.api] = claim
         if shard.state is State.CLAIMS:
             self._try(shard, now)

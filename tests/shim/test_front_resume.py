@@ -15,7 +15,7 @@ from forebay.wire import control
 from forebay.wire.egress import EgressDecoder
 from forebay.wire.frames import Kind, kind_of, pack_frame
 from forebay.wire.messages import RequestFault
-from forebay.wire.replay import Replay, decode_replay, pick_opens
+from forebay.wire.replay import Claim, Replay, decode_replay, encode_claim, pick_opens
 from tests.shim.front_rig import Rig, head, rids_of_shard, rig, rows, until
 
 API, SHARD = Peer("api", 0), Peer("detokenizer", 0)
@@ -429,11 +429,12 @@ def test_switched_off_requests_end_at_once() -> None:
         assert r.front._resume is None
 
 
-def test_claim_for_a_detokenizer_that_is_none_is_a_bad_frame() -> None:
+def test_claim_of_or_for_nobody_is_a_bad_frame() -> None:
     with rig() as r:
         r.claim(7, life=1)
+        r.send(API, encode_claim(Claim(9, 0, 1, 0, [], [])))
         r.settle(API)
-        assert r.front.bad_frames == 1
+        assert r.front.bad_frames == 2
 
 
 # ---------------------------------------------------------------- nothing stays

@@ -40,6 +40,15 @@ from forebay.wire.messages import (
     SamplingParams,
     WorkItem,
 )
+from forebay.wire.replay import (
+    Claim,
+    Replay,
+    decode_claim,
+    decode_replay,
+    encode_claim,
+    encode_replay,
+    pick_opens,
+)
 
 MEGABYTE = 1 << 20
 HUGE = [0xFFFFFFFF, 1 << 20]
@@ -98,6 +107,11 @@ def read_egress(frame: bytes) -> Any:
     return walk(EgressDecoder().decode(frame))
 
 
+def read_replay(frame: bytes) -> Any:
+    replay = decode_replay(frame)
+    return pick_opens(replay.opens, replay.rids)
+
+
 HEAD = RequestHead(rid="r", public_rid="p", sampling=SamplingParams(stop=["x"], logit_bias={5: 1.5}), extra={"a": [1]})
 FRAMES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "work": (
@@ -144,6 +158,11 @@ FRAMES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
         control.decode_hello,
     ),
     "admitted": (control.encode_admitted([Admitted(rid="r", prompt_ids=b"\0" * 8)]), control.decode_admitted),
+    "claim": (encode_claim(Claim(0, 1, 7, 9, ["a"], ["b", "c"])), decode_claim),
+    "replay": (
+        encode_replay(Replay("begin", ["r"], [msgspec.msgpack.encode([OpenItem(rid="r")])], {0: 9}, ["r"])),
+        read_replay,
+    ),
 }
 readers = pytest.mark.parametrize("name", FRAMES)
 

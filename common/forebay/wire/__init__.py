@@ -9,7 +9,7 @@ A frame is one ZeroMQ message:
 | HELLO    | every role -> every other role  | Hello                                    |                    |
 | WORK     | api -> tokenizer                | [lengths, [WorkItem]]                    | prompt ids, int64  |
 | OPEN     | tokenizer -> detokenizer        | [OpenItem]                               |                    |
-| ADMIT    | tokenizer -> engine             | [lengths, [RequestHead]]                 | prompt ids, int64  |
+| ADMIT    | tokenizer -> engine             | [lengths, [RequestHead], [OpenItem]]     | prompt ids, int64  |
 | EGRESS   | engine -> detokenizer           | positional, see `egress`                 | ids, families      |
 | DELTAS   | detokenizer -> api              | positional, see `deltas`                 | ids                |
 | ERROR    | tokenizer, detokenizer, engine -> api | [RequestFault]                     |                    |
@@ -19,6 +19,8 @@ A frame is one ZeroMQ message:
 | ADMITTED | tokenizer -> api                | [Admitted]                               |                    |
 | STEP     | engine -> detokenizer           | fixed, see `steady`                      | ids                |
 | TEXTS    | detokenizer -> api              | fixed, see `steady`                      | msgpack texts      |
+| CLAIM    | api -> engine                   | Claim, see `replay`                      |                    |
+| REPLAY   | engine -> detokenizer           | Replay, see `replay`                     |                    |
 | EMBEDDINGS | engine -> api                 | positional, see `embeddings`             | vectors, float32   |
 
 A frame with another version is refused with `PeerError` on the side that reads it. Nothing is ever pickled.
