@@ -27,9 +27,9 @@ from forebay.keys import load_keys
 from forebay.launch import Services, start_services
 from forebay.links import LINGER_MS, Links
 from forebay.listen import client_url
-from forebay.resume import ResumeLimits
 from forebay.rundir import clear_socket
 from forebay.settings import Settings
+from forebay.shards import ResumeLimits
 from forebay.topology import Peer, Topology, check_endpoints, new_incarnation, socket_path
 from forebay.wire import ingress
 from forebay.wire.messages import AbortRequest, ControlRequest, GenerateRequest

@@ -9,7 +9,7 @@ import pytest
 
 from forebay import AbortRequest, links, resume
 from forebay.kept import LINGER
-from forebay.resume import ResumeLimits
+from forebay.shards import ResumeLimits
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.egress import EgressDecoder
