@@ -17,7 +17,7 @@ from forebay.gate import Gate, Reply
 from forebay.housekeeping import HOUSEKEEPING
 from forebay.links import Links
 from forebay.results import Results
-from forebay.resume import ResumeLimits
+from forebay.shards import ResumeLimits
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.embeddings import Vector, encode_embeddings, vectors_of

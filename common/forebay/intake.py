@@ -12,7 +12,7 @@ from forebay.counters import Counters
 from forebay.errors import PeerError
 from forebay.gated import Gated
 from forebay.links import Links
-from forebay.resume import ResumeLimits
+from forebay.shards import ResumeLimits
 from forebay.tally import Tally
 from forebay.topology import Peer
 from forebay.wire import control, ingress

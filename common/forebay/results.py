@@ -17,7 +17,8 @@ from forebay.batch import GenerationBatch
 from forebay.errors import LinkError
 from forebay.ledger import Ledger
 from forebay.links import Links
-from forebay.resume import ResumeLimits, Resumption
+from forebay.resume import Resumption
+from forebay.shards import ResumeLimits
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.egress import EgressEncoder

@@ -11,17 +11,15 @@ its rows are not kept or nobody claims it in time, ends with an error at its cli
 
 from __future__ import annotations
 
-import enum
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from forebay.errors import PeerError
 from forebay.kept import Kept
 from forebay.ledger import Ledger
 from forebay.links import Links
+from forebay.shards import ResumeLimits, Shard, State
 from forebay.topology import Peer, shard_of
 from forebay.wire.messages import Hello, RequestFault
 from forebay.wire.replay import Claim, Replay, encode_replay
@@ -35,46 +33,10 @@ GRACE = 2.0
 sent the announcement of one of them to the life before."""
 
 
-class ResumeLimits(NamedTuple):
-    """How much is kept, and how long a request may wait for its detokenizer. Either 0: nothing is resumed."""
-
-    kept_bytes: int = 64 << 20
-    seconds: float = 5.0
-
-
-class State(enum.Enum):
-    """How far a detokenizer has got."""
-
-    LIVE = enum.auto()
-    AWAY = enum.auto()
-    CLAIMS = enum.auto()
-    BEHIND = enum.auto()
-
-
-class Shard:
-    """One detokenizer as the link sees it."""
-
-    __slots__ = ("claims", "cursor", "grace", "life", "old", "opens", "peer", "pending", "replaying", "since", "state")
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-        self.state = State.LIVE
-        self.life: int | None = None
-        """The incarnation that has greeted last."""
-        self.since = 0.0
-        """When the state, or the last progress, began."""
-        self.old: frozenset[str] = frozenset()
-        """The requests that an earlier life knew: they go on only if their api process claims them."""
-        self.claims: dict[int, Claim] = {}
-        self.cursor = 0
-        """The number of the next frame that it gets."""
-        self.pending: deque[bytes] = deque()
-        """What it gets before that."""
-        self.opens: list[str] = []
-        """Requests that it has to be told of before the next frame."""
-        self.replaying = False
-        """Whether it still has to be told the end of a replay."""
-        self.grace = 0.0
+MOST = 2
+"""How often a request is taken up again within `MINUTE` seconds: it may be what kills the detokenizers, and whoever
+restarts them gives up after a few times."""
+MINUTE = 60.0
 
 
 class Resumption:
@@ -155,6 +117,8 @@ class Resumption:
     def claimed(self, claim: Claim, now: float) -> None:
         """An api process says what it waits for."""
         shard = self._shard(claim.shard)
+        if Peer("api", claim.api) not in self._links.links:
+            raise PeerError(f"there is no api-{claim.api} in this front")
         shard.claims[claim.api] = claim
         if shard.state is State.CLAIMS:
             self._try(shard, now)
@@ -230,6 +194,7 @@ class Resumption:
         mine = self._mine(shard)
         gone = [rid for rid in mine if rid in shard.old and rid not in known]
         self._drop(gone, f"{shard.peer} is away")
+        self._drop(self._tired(shard, now), f"{shard.peer} died again and again")
         for claim in claims:
             self._answer(claim)
         go = [rid for rid in mine if rid in records]
@@ -240,16 +205,26 @@ class Resumption:
             said={claim.api: claim.step for claim in claims},
             fresh=[rid for rid in go if rid not in begun],
         )
-        resumed = sum(rid in shard.old for rid in go)
+        resumed = shard.old.intersection(go)
         if resumed:
-            log.info("%s goes on with %d requests", shard.peer, resumed)
-        self.resumed += resumed
+            log.info("%s goes on with %d requests", shard.peer, len(resumed))
+            shard.told.append((now, resumed))
+        self.resumed += len(resumed)
         shard.old = frozenset()
         shard.pending.append(encode_replay(replay))
         shard.replaying = True
         start = self.kept.start(records[go[0]][1]) if go else None
         self._behind(shard, self.seq + 1 if start is None else start, now)
         self._advance(shard, now)
+
+    def _tired(self, shard: Shard, now: float) -> list[str]:
+        """The requests that have been taken up again too often."""
+        while shard.told and shard.told[0][0] < now - MINUTE:
+            shard.told.popleft()
+        records = self.kept.records
+        if len(shard.told) < MOST:
+            return []
+        return [rid for rid in shard.old if rid in records and sum(rid in some for _, some in shard.told) >= MOST]
 
     def _answer(self, claim: Claim) -> None:
         """What an api process waits for in vain: its rows are not kept any more."""

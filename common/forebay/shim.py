@@ -30,9 +30,9 @@ from forebay.lifetime import new_incarnation
 from forebay.links import LINGER_MS, Links
 from forebay.listen import client_url
 from forebay.memory import keep_freed
-from forebay.resume import ResumeLimits
 from forebay.rundir import clear_socket
 from forebay.settings import Settings
+from forebay.shards import ResumeLimits
 from forebay.topology import Peer, Topology, check_endpoints, socket_path
 from forebay.wire import ingress
 from forebay.wire.messages import AbortRequest, ControlRequest, GenerateRequest

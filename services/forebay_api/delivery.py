@@ -180,7 +180,7 @@ class Delivery(Dispatch):
         if known.epoch == epoch and not follows:
             log.warning("deltas %d to %d of detokenizer-%d are missing", known.seq + 1, seq - 1, number)
             self._end_shard(number, "a part of the output was lost; send the request again")
-        elif not follows:
+        if not follows:
             self._resume.heard(number)
         known.epoch, known.seq = epoch, seq
         if rids is not None:

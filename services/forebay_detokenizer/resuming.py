@@ -46,6 +46,8 @@ class Resuming(Requests):
             else:
                 now_open.append(item)
         self.open(now_open, now)
+        for api in sorted(replay.said):
+            self._out.mark(api)  # so that it waits on, however long the replay takes
 
     def more(self, replay: Replay, now: float) -> None:
         """Requests that have come since the replay began; their first rows follow. Raises `PeerError`."""

@@ -117,14 +117,17 @@ class DetokenizerService:
             core.abort([abort.rid for abort in control.decode_aborts(frame) if abort.reason != "user"])
 
     def _replay(self, core: Detokenizer, replay: Replay, now: float) -> None:
-        """The link goes on where another life of this process was."""
+        """The link goes on where another life of this process was. Raises `PeerError` for a replay that is not due."""
+        if replay.part == "more":
+            core.more(replay, now)
+            return
+        if replay.part == "begin" and self._synced:
+            raise PeerError("a replay has begun that this process does not wait for")
+        self._synced = True
         if replay.part == "begin":
             self._decoder.anew()
-            self._synced = True
             core.begin_replay(replay, now)
-        elif replay.part == "more":
-            core.more(replay, now)
-        else:
+        elif core.replaying:
             core.end_replay(now)
 
     def _checked(self, core: Detokenizer, read: Callable[[bytes], T], frame: bytes) -> T:

@@ -140,6 +140,8 @@ class Detokenizer(Resuming):
                 if not session.kind & ABSENT:
                     starts.append((group.place(number) or 0, *session.start(*step.counts(number))))
             group.fresh = []
+            if group.api in self._out.muted:
+                continue
             deltas = step.deltas(group, starts)
             if deltas is not None:
                 self._out.say(group.api, deltas, group.rids)

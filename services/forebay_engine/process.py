@@ -6,8 +6,8 @@ import os
 import time
 
 from forebay import Front
-from forebay.resume import ResumeLimits
 from forebay.role import Role
+from forebay.shards import ResumeLimits
 from forebay_engine import loop
 from forebay_engine.engine import open_engine
 

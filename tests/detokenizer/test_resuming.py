@@ -326,7 +326,7 @@ def test_an_end_among_steps_that_were_said_does_not_say_them_to_be_less() -> Non
     life.begin(replay_of("begin", script.requests, said={0: 4}, fresh=["whole"]))
     for frame in script.frames[:3]:
         life.step(frame)
-    (said,) = map(decode_deltas, life.sent[0])
+    _, said = map(decode_deltas, life.sent[0])
     assert ([end.text for end in said.ends], said.texts, said.step) == (["ab"], None, 4)
 
 
@@ -346,13 +346,13 @@ def test_rows_of_requests_that_do_not_go_on_are_left_out_for_good() -> None:
     assert (client.said("r").text, list(client.heard)) == ("cdef", ["r"])
 
 
-def test_the_end_of_a_replay_says_how_far_everything_has_come() -> None:
+def test_the_ends_of_a_replay_say_how_far_everything_has_come() -> None:
     script = script_of(one("r", b"ab", stream=True))
     life = Life("byte_level", 2)
     life.begin(replay_of("begin", script.requests, said={0: 1, 1: 0}))
     life.step(script.frames[0])
     life.end()
-    assert [[decode_deltas(frame).step for frame in frames] for frames in life.sent] == [[1], [1]]
+    assert [[decode_deltas(frame).step for frame in frames] for frames in life.sent] == [[1, 1], [0, 1]]
 
 
 def test_announcement_that_comes_late_after_a_replay_opens_nothing() -> None:

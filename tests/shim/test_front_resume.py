@@ -9,13 +9,13 @@ import pytest
 
 from forebay import AbortRequest, links, resume
 from forebay.kept import LINGER
-from forebay.resume import ResumeLimits
+from forebay.shards import ResumeLimits
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.egress import EgressDecoder
 from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import RequestFault
-from forebay.wire.replay import Replay, decode_replay, pick_opens
+from forebay.wire.replay import Claim, Replay, decode_replay, encode_claim, pick_opens
 from tests.shim.front_rig import Rig, head, rids_of_shard, rig, rows
 
 API, SHARD = Peer("api", 0), Peer("detokenizer", 0)
@@ -246,6 +246,26 @@ def test_dying_twice_begins_again() -> None:
         assert replayed(r)[1] == [["a"], ["a"]]
 
 
+def test_request_that_may_be_what_kills_it_is_not_taken_up_for_ever() -> None:
+    with rig() as r:
+        r.announce(head("a"))
+        r.front.push_generation(rows("a"))
+        for _ in range(resume.MOST):
+            die(r)
+            come(r)
+            r.claim(begun=["a"], step=1)
+            r.settle(API)
+            assert replayed(r)[0].rids == ["a"]
+        r.announce(head("b"))
+        r.front.push_generation(rows("a", "b"))
+        die(r)
+        come(r)
+        r.claim(begun=["a", "b"], step=1)
+        assert r.drain(1) == [AbortRequest("a", "lost", "detokenizer-0 died again and again")]
+        assert ("a", 503, "detokenizer-0 died again and again; send the request again") in faults(r)
+        assert replayed(r)[0].rids == ["b"]
+
+
 def test_full_queue_delays_rows_and_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "QUEUE_FRAMES", 2)
     with rig() as r:
@@ -406,11 +426,12 @@ def test_switched_off_requests_end_at_once() -> None:
         assert r.front._resume is None
 
 
-def test_claim_for_a_detokenizer_that_is_none_is_a_bad_frame() -> None:
+def test_claim_of_or_for_nobody_is_a_bad_frame() -> None:
     with rig() as r:
         r.claim(7, life=1)
+        r.send(API, encode_claim(Claim(9, 0, 1, 0, [], [])))
         r.settle(API)
-        assert r.front.bad_frames == 1
+        assert r.front.bad_frames == 2
 
 
 # ---------------------------------------------------------------- nothing stays

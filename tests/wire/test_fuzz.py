@@ -42,6 +42,15 @@ from forebay.wire.messages import (
     Unheard,
     WorkItem,
 )
+from forebay.wire.replay import (
+    Claim,
+    Replay,
+    decode_claim,
+    decode_replay,
+    encode_claim,
+    encode_replay,
+    pick_opens,
+)
 
 MEGABYTE = 1 << 20
 HUGE = [0xFFFFFFFF, 1 << 20]
@@ -100,6 +109,11 @@ def read_egress(frame: bytes) -> Any:
     return walk(EgressDecoder().decode(frame))
 
 
+def read_replay(frame: bytes) -> Any:
+    replay = decode_replay(frame)
+    return pick_opens(replay.opens, replay.rids)
+
+
 HEAD = RequestHead(rid="r", public_rid="p", sampling=SamplingParams(stop=["x"], logit_bias={5: 1.5}), extra={"a": [1]})
 FRAMES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "work": (
@@ -149,6 +163,11 @@ FRAMES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "unheard": (control.encode_unheard(Unheard(1, ["r", "s"])), control.decode_unheard),
     "mark": (control.encode_mark(Mark("api", 1, 7, 1 << 40)), control.decode_mark),
     "taken": (control.encode_taken(Mark("api", 1, 7, 1 << 40)), control.decode_taken),
+    "claim": (encode_claim(Claim(0, 1, 7, 9, ["a"], ["b", "c"])), decode_claim),
+    "replay": (
+        encode_replay(Replay("begin", ["r"], [msgspec.msgpack.encode([OpenItem(rid="r")])], {0: 9}, ["r"])),
+        read_replay,
+    ),
 }
 readers = pytest.mark.parametrize("name", FRAMES)
 

@@ -9,7 +9,7 @@ A frame is one ZeroMQ message:
 | HELLO    | every role -> every other role  | Hello                                    |                    |
 | WORK     | api -> tokenizer                | [lengths, [WorkItem]]                    | prompt ids, int64  |
 | OPEN     | tokenizer -> detokenizer        | [OpenItem]                               |                    |
-| ADMIT    | tokenizer -> engine             | [lengths, [RequestHead]]                 | prompt ids, int64  |
+| ADMIT    | tokenizer -> engine             | [lengths, [RequestHead], [OpenItem]]     | prompt ids, int64  |
 | EGRESS   | engine -> detokenizer           | positional, see `egress`                 | ids, families      |
 | DELTAS   | detokenizer -> api              | positional, see `deltas`                 | ids                |
 | ERROR    | tokenizer, detokenizer, engine -> api | [RequestFault]                     |                    |
@@ -20,6 +20,8 @@ A frame is one ZeroMQ message:
 | STEP     | engine -> detokenizer           | fixed, see `steady`                      | ids                |
 | TEXTS    | detokenizer -> api              | fixed, see `steady`                      | msgpack texts      |
 | UNHEARD  | detokenizer -> api              | Unheard                                  |                    |
+| CLAIM    | api -> engine                   | Claim, see `replay`                      |                    |
+| REPLAY   | engine -> detokenizer           | Replay, see `replay`                     |                    |
 | MARK, TAKEN | every role -> every other role | Mark                                   |                    |
 | EMBEDDINGS | engine -> api                 | positional, see `embeddings`             | vectors, float32   |
 

@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def flags(folder: Path, *more: str, count: int = 2) -> list[str]:
     out = ["--engine", "echo", "--tokenizer-path", str(folder), "--echo-step-ms", "20", "--restart-limit", "100"]
+    out += ["--restart-window", "1"]  # the tests kill more than restarts are quick for
     return out + [word for role in ROLES for word in (f"--{role}s", str(count))] + list(more)
 
 
@@ -242,7 +243,7 @@ def test_what_does_not_go_on_ends_with_an_error_in_time(
 
 
 def test_streams_that_are_longer_than_what_is_kept_end_with_an_error(tmp_path: Path, folder: Path) -> None:
-    with running(tmp_path, *flags(folder, "--resume-kept-bytes", "20000", count=1)) as single:
+    with running(tmp_path, *flags(folder, "--resume-kept-bytes", "8000", count=1)) as single:
         (old,) = readers_of(single, 1)
         wait_for(lambda: len(old.events) > 400, 30, "more steps than are kept")
         (new,) = readers_of(single, 1)

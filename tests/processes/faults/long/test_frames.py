@@ -29,6 +29,7 @@ from forebay.wire.messages import (
     SamplingParams,
     WorkItem,
 )
+from forebay.wire.replay import Claim, Replay, encode_claim, encode_replay
 from tests.helpers.chaos import assert_idle, depths
 from tests.helpers.front import Front, running, wait_for
 from tests.helpers.load import Load
@@ -54,6 +55,8 @@ FRAMES = {
     "control": control.encode_control(ControlRequest("c", 0, "GetInternalState")),
     "reply": control.encode_reply("c", {"a": 1}),
     "admitted": control.encode_admitted([Admitted(rid="stranger", prompt_ids=b"\0" * 8)]),
+    "claim": encode_claim(Claim(0, 0, 7, 9, ["stranger"], [])),
+    "replay": encode_replay(Replay("begin", ["stranger"], [], {0: 1 << 40})),
 }
 
 
