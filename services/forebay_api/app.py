@@ -220,7 +220,13 @@ class Api:
             await http.error(answer, self.settings.error_format)
 
     def failure(self, http: Exchange, error: Exception) -> RequestError:
-        """What the client is told of an error; what is our fault goes to the log."""
+        """What the client is told of an error; what is our fault goes to the log. Its traceback is given up: a frame
+        that has raised it from a variable would be in a ring with it, and with the frame the request's body."""
+        answer = self._failure(http, error)
+        error.__traceback__ = None
+        return answer
+
+    def _failure(self, http: Exchange, error: Exception) -> RequestError:
         if isinstance(error, RequestError):
             return error
         if isinstance(error, SettingsError):

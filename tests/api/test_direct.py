@@ -422,12 +422,13 @@ def test_the_limit_of_a_head_counts_from_where_it_begins(reads: int, size: int, 
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("refused", [False, True], ids=["answered", "refused"])
+@pytest.mark.parametrize("fate", ["answered", "refused", "not taken"])
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_nothing_of_a_request_is_left_for_the_garbage_collector(stream: bool, refused: bool, pieces: int) -> None:
+def test_nothing_of_a_request_is_left_for_the_garbage_collector(stream: bool, fate: str, pieces: int) -> None:
     async def test(rig: Connected) -> None:
         connection, pipe = rig.connect()
-        more: dict[str, Any] = {"temperature": -1} if refused else {}
+        more: dict[str, Any] = {"temperature": -1} if fate == "refused" else {}
+        rig.full = {Peer("tokenizer", 0)} if fate == "not taken" else set()
         gc.collect()
         gc.disable()
         try:
