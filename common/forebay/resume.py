@@ -110,6 +110,8 @@ class Resumption:
             return
         if shard.state is not State.AWAY:
             self._away(shard, now)
+        if shard.life is None:
+            shard.old = frozenset()  # this engine has had no other: it may have started just now
         shard.life = hello.incarnation
         self._set(shard, State.CLAIMS, now)
         self._try(shard, now)

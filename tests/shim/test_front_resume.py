@@ -183,6 +183,19 @@ def test_first_life_is_told_that_there_is_nothing() -> None:
         assert replayed(r) == (Replay("begin"), [])
 
 
+def test_requests_that_are_there_before_the_first_greeting_need_no_claim() -> None:
+    """The engine has started anew: for the api processes the detokenizer has not."""
+    with rig(connected=False) as r:
+        r.stop(SHARD)
+        r.connect()
+        r.wait_up(API)
+        r.announce(head("a"))
+        r.front.push_generation(rows("a"))
+        come(r)
+        begin, steps = replayed(r)
+        assert (begin.rids, begin.fresh, steps) == (["a"], ["a"], [["a"]])
+
+
 def test_the_greeting_says_that_steps_are_told_again() -> None:
     with rig(connected=False) as r:
         r.connect()
