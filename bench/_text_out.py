@@ -14,7 +14,8 @@ from tokenizers.decoders import DecodeStream
 
 from forebay import GenerationBatch
 from forebay.wire.deltas import encode_deltas
-from forebay.wire.egress import EgressDecoder, EgressEncoder
+from forebay.wire.egress import EgressEncoder
+from forebay.wire.egress_decoder import EgressDecoder
 from forebay.wire.messages import OpenItem
 from forebay_detokenizer.tables import Tables
 from forebay_detokenizer.worker import Detokenizer

@@ -27,7 +27,8 @@ from forebay.intake import Intake
 from forebay.keys import load_keys
 from forebay.launch import Services, start_services
 from forebay.lifetime import new_incarnation
-from forebay.links import LINGER_MS, Links
+from forebay.link import LINGER_MS
+from forebay.links import Links
 from forebay.listen import client_url
 from forebay.memory import keep_freed
 from forebay.rundir import clear_socket

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from forebay.role import main
+from forebay.role_main import main
 from forebay_api.worker import run
 
 if __name__ == "__main__":

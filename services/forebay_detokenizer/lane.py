@@ -17,7 +17,7 @@ import zmq
 from forebay.wire.steady import STEP_SIZE, encode_texts, step_head, texts_head
 
 if TYPE_CHECKING:
-    from forebay.wire.egress import EgressDecoder
+    from forebay.wire.egress_decoder import EgressDecoder
     from forebay_detokenizer.outbox import Outbox
     from forebay_detokenizer.rows import Group, RowSet
     from forebay_detokenizer.tables import Table

@@ -18,7 +18,7 @@ from forebay.role import Role
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.deltas import encode_deltas
-from forebay.wire.egress import EgressDecoder
+from forebay.wire.egress_decoder import EgressDecoder
 from forebay.wire.frames import Kind
 from forebay.wire.messages import RequestFault, Unheard
 from forebay.wire.replay import Replay, decode_replay

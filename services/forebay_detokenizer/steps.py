@@ -16,7 +16,7 @@ from forebay_detokenizer.tables import Table
 
 if TYPE_CHECKING:
     from forebay.wire.deltas import Deltas
-    from forebay.wire.egress import EgressFrame
+    from forebay.wire.egress_decoder import EgressFrame
 
 
 class Step:

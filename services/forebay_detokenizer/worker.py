@@ -21,7 +21,7 @@ from forebay_detokenizer.steps import Step
 from forebay_detokenizer.windows import DecodeError
 
 if TYPE_CHECKING:
-    from forebay.wire.egress import EgressDecoder, EgressFrame
+    from forebay.wire.egress_decoder import EgressDecoder, EgressFrame
 
 
 class Detokenizer(Resuming):

@@ -56,7 +56,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["prepare"]:
         sys.exit(prepare_command(sys.argv[2:]))
     # Only here: `prepare` needs no links.
-    from forebay.role import main
+    from forebay.role_main import main
     from forebay_engine.process import run
 
     sys.exit(main("engine", run, linked=False))

@@ -10,7 +10,8 @@ from typing import Any
 
 from forebay.batch import GenerationBatch
 from forebay.wire.deltas import Deltas, decode_deltas, encode_deltas
-from forebay.wire.egress import EgressDecoder, EgressEncoder
+from forebay.wire.egress import EgressEncoder
+from forebay.wire.egress_decoder import EgressDecoder
 from forebay.wire.messages import AbortRequest, End, Extra, OpenItem, RequestFault
 from forebay_detokenizer.tables import Tables
 from forebay_detokenizer.worker import Detokenizer

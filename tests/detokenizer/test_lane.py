@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from forebay.batch import GenerationBatch
 from forebay.wire.deltas import decode_deltas, encode_deltas
-from forebay.wire.egress import EgressDecoder, EgressEncoder
+from forebay.wire.egress import EgressEncoder
+from forebay.wire.egress_decoder import EgressDecoder
 from forebay.wire.frames import Kind
 from forebay.wire.messages import OpenItem
 from forebay.wire.steady import Texts, open_texts

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from forebay.batch import FlatFamily, GenerationBatch
 from forebay.errors import PeerError
 from forebay.wire.deltas import Deltas, decode_deltas, encode_deltas
-from forebay.wire.egress import EgressDecoder, EgressEncoder, names_rows
+from forebay.wire.egress import EgressEncoder, names_rows
+from forebay.wire.egress_decoder import EgressDecoder
 from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import OpenItem
 from forebay.wire.replay import Replay

@@ -9,7 +9,8 @@ from typing import Any
 
 from forebay import GenerateRequest, GenerationBatch, SamplingParams
 from forebay.wire.columns import FAMILIES
-from forebay.wire.egress import EgressDecoder, EgressEncoder
+from forebay.wire.egress import EgressEncoder
+from forebay.wire.egress_decoder import EgressDecoder
 from forebay_engine.engine import Engine
 
 

@@ -21,7 +21,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from forebay.facts import LaunchFacts
 from forebay.settings import Settings
-from forebay.wire.egress import EgressDecoder, EgressEncoder
+from forebay.wire.egress import EgressEncoder
+from forebay.wire.egress_decoder import EgressDecoder
 from forebay_api import replies, schemas
 from forebay_api.admission import AdmissionContext, plan_generate
 from forebay_api.calls import Call, Choice

@@ -19,7 +19,7 @@ from forebay.links import Links
 from forebay.rundir import open_run_dir
 from forebay.topology import Peer, Topology, shard_of
 from forebay.wire import control, ingress
-from forebay.wire.egress import EgressDecoder, EgressFrame
+from forebay.wire.egress_decoder import EgressDecoder, EgressFrame
 from forebay.wire.frames import Kind, kind_of, pack_frame
 from forebay.wire.messages import (
     AbortRequest,

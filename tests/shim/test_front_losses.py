@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from forebay import AbortRequest, links
+from forebay import AbortRequest, link
 from forebay.topology import Peer
 from forebay.wire import control, ingress
-from forebay.wire.egress import EgressDecoder
+from forebay.wire.egress_decoder import EgressDecoder
 from forebay.wire.frames import Kind
 from forebay.wire.messages import STALE, ControlRequest, Hello
 from tests.shim.front_rig import LIFE, TOKENIZER, head, rids_of_shard, rig, rows, until
@@ -23,7 +23,7 @@ API, SHARD = Peer("api", 0), Peer("detokenizer", 0)
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues of two frames."""
-    monkeypatch.setattr(links, "QUEUE_FRAMES", 2)
+    monkeypatch.setattr(link, "QUEUE_FRAMES", 2)
 
 
 # ---------------------------------------------------------------- a detokenizer

@@ -8,7 +8,7 @@ import pytest
 
 from forebay import FlatFamily, GenerationBatch, WireError
 from forebay.topology import Peer
-from forebay.wire.egress import EgressDecoder
+from forebay.wire.egress_decoder import EgressDecoder
 from forebay.wire.frames import Kind
 from forebay.wire.messages import Pairs
 from tests.shim.front_rig import head, rig, rows

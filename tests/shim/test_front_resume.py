@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from forebay import AbortRequest, links, resume
+from forebay import AbortRequest, link, resume
 from forebay.kept import LINGER
 from forebay.shards import ResumeLimits
 from forebay.topology import Peer
 from forebay.wire import control
-from forebay.wire.egress import EgressDecoder
+from forebay.wire.egress_decoder import EgressDecoder
 from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import RequestFault
 from forebay.wire.replay import Claim, Replay, decode_replay, encode_claim, pick_opens
@@ -225,7 +225,7 @@ def test_the_other_detokenizer_hears_nothing_of_it() -> None:
 
 
 def test_more_steps_than_fit_into_the_queue_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "QUEUE_FRAMES", 2)
+    monkeypatch.setattr(link, "QUEUE_FRAMES", 2)
     monkeypatch.setattr(resume, "AT_ONCE", 7)
     with rig() as r:
         r.announce(head("a"))
@@ -280,7 +280,7 @@ def test_request_that_may_be_what_kills_it_is_not_taken_up_for_ever() -> None:
 
 
 def test_full_queue_delays_rows_and_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "QUEUE_FRAMES", 2)
+    monkeypatch.setattr(link, "QUEUE_FRAMES", 2)
     with rig() as r:
         replayed(r)
         decoder = EgressDecoder()
@@ -404,7 +404,7 @@ def test_claim_that_comes_too_late_is_answered() -> None:
 
 
 def test_detokenizer_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "QUEUE_FRAMES", 2)
+    monkeypatch.setattr(link, "QUEUE_FRAMES", 2)
     with rig(connected=False) as r:
         r.connect(resume=ResumeLimits(1 << 20, 0.2))
         r.link_up()

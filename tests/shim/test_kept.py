@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from forebay.batch import GenerationBatch
 from forebay.kept import LINGER, WORTH, Kept
-from forebay.wire.egress import EgressDecoder, EgressEncoder
+from forebay.wire.egress import EgressEncoder
+from forebay.wire.egress_decoder import EgressDecoder
 
 
 class Sender:

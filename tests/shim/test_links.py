@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import zmq
 
-from forebay import links as module
+from forebay import link as module
 from forebay.backlog import Backlog
 from forebay.errors import LinkError, StartError
-from forebay.links import Link, Links
+from forebay.link import Link
+from forebay.links import Links
 from forebay.rundir import open_run_dir
 from forebay.topology import MAX_SOCKET_PATH, Peer, Topology, socket_path
 from forebay.wire import control

@@ -11,7 +11,8 @@ import pytest
 from forebay.batch import FlatFamily, GenerationBatch, HiddenFamily, RaggedFamily
 from forebay.errors import PeerError, WireError
 from forebay.wire.columns import FAMILIES
-from forebay.wire.egress import EgressDecoder, EgressEncoder, EgressFrame
+from forebay.wire.egress import EgressEncoder
+from forebay.wire.egress_decoder import EgressDecoder, EgressFrame
 from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import Pairs
 from forebay.wire.steady import Texts, open_step, open_texts, pack_texts

@@ -15,7 +15,8 @@ from forebay.batch import FlatFamily, GenerationBatch, HiddenFamily, RaggedFamil
 from forebay.errors import PeerError, WireError
 from forebay.wire import control, ingress
 from forebay.wire.deltas import Deltas, decode_deltas, encode_deltas
-from forebay.wire.egress import EgressDecoder, EgressEncoder, EgressFrame
+from forebay.wire.egress import EgressEncoder
+from forebay.wire.egress_decoder import EgressDecoder, EgressFrame
 from forebay.wire.frames import VERSION, Kind, kind_of, open_frame, pack_frame
 from forebay.wire.messages import (
     AbortRequest,

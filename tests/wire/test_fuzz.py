@@ -23,7 +23,8 @@ from forebay.errors import PeerError, SettingsError
 from forebay.facts import make_blob, read_blob
 from forebay.wire import control, ingress
 from forebay.wire.deltas import Deltas, decode_deltas, encode_deltas
-from forebay.wire.egress import EgressDecoder, EgressEncoder, EgressFrame
+from forebay.wire.egress import EgressEncoder
+from forebay.wire.egress_decoder import EgressDecoder, EgressFrame
 from forebay.wire.embeddings import decode_embeddings, encode_embeddings, vectors_of
 from forebay.wire.frames import PREFIX, VERSION, Kind, kind_of, pack_frame
 from forebay.wire.messages import (

@@ -7,7 +7,8 @@ import pytest
 from forebay.batch import GenerationBatch
 from forebay.errors import PeerError
 from forebay.lifetime import new_incarnation
-from forebay.wire.egress import EgressDecoder, EgressEncoder
+from forebay.wire.egress import EgressEncoder
+from forebay.wire.egress_decoder import EgressDecoder
 from forebay.wire.lives import INSISTS, Lives, Owners
 
 
