@@ -89,7 +89,7 @@ class Intake(Gated):
     @property
     def _catching_up(self) -> bool:
         """Whether a detokenizer has to be told what it missed, so that each look may bring it further."""
-        return self._resume is not None and bool(self._resume.apart)
+        return self._resume is not None and self._resume.busy
 
     def drain(self, max_recv: int = 0) -> list[Any]:
         """What has arrived, in order; never waits. At most `max_recv` entries (0 or less: 256), the rest next time.

@@ -60,6 +60,8 @@ class Resumption:
         """The detokenizers that get each step at once."""
         self.apart: list[Peer] = []
         """The others."""
+        self.busy = False
+        """Whether one of these is there, so that each look may bring it further."""
         self.seq = 0
         """The number of the last frame."""
         self.resumed = 0
@@ -84,10 +86,10 @@ class Resumption:
 
     def refused(self, peer: Peer) -> bool:
         """A live detokenizer did not take the last frame; False when nothing was kept for it either."""
-        shard = self._shards[peer.number]
-        if not self._mine(shard):
+        records = self.kept.records
+        if not any(rid in records for rid in self._ledger.of_shard(peer.number)):
             return False
-        self._behind(shard, self.seq, time.monotonic())
+        self._behind(self._shards[peer.number], self.seq, time.monotonic())
         return True
 
     def lost(self, peer: Peer) -> list[str]:
@@ -131,21 +133,26 @@ class Resumption:
         """Go on with all that is not done."""
         for shard in self._shards:
             late = now - shard.since > self._seconds
+            waits = late and bool(self._ledger.of_shard(shard.peer.number))
             if shard.state is State.CLAIMS:
                 self._try(shard, now, late)
             elif shard.state is State.BEHIND:
-                if late:
+                if waits:
                     self._give_up(shard, "does not take what it is sent")
                 self._advance(shard, now)
-            elif shard.state is State.AWAY and now - shard.since > 2 * self._seconds:
+            elif shard.state is State.AWAY and waits and now - shard.since > 2 * self._seconds:
                 self._give_up(shard, "is away")
             elif shard.grace and now > shard.grace:
                 shard.grace = 0.0
         if self._careful:
             self._careful = bool(self.apart) or any(shard.grace for shard in self._shards)
-        self.kept.look(now, bool(self.apart))
+        self.kept.look(now, any(self._is_awaited(shard, now) for shard in self._shards))
 
     # ---------------------------------------------------------------- steps of it
+    def _is_awaited(self, shard: Shard, now: float) -> bool:
+        """Whether what is kept may still be told to a detokenizer: not one that has been away for long."""
+        return shard.state is not State.LIVE and now - shard.since <= 2 * self._seconds
+
     def _announce(self, rid: str) -> None:
         """A request has come whose detokenizer may not have been told of it in its present life."""
         shard = self._shards[shard_of(rid, len(self._shards))]
@@ -168,6 +175,7 @@ class Resumption:
 
     def _set(self, shard: Shard, state: State, now: float) -> None:
         shard.state, shard.since = state, now
+        self.busy = any(one.state in (State.CLAIMS, State.BEHIND) for one in self._shards)
         self._careful = True
         self.direct = [one.peer for one in self._shards if one.state is State.LIVE]
         self.apart = [one.peer for one in self._shards if one.state is not State.LIVE]

@@ -424,6 +424,14 @@ def test_detokenizer_that_never_comes_back_costs_no_memory_for_ever() -> None:
         r.front.push_generation(rows("a"))
         assert r.drain(1) == [AbortRequest("a", "lost", "detokenizer-0 is away")]
         assert kept(r).records == {}
+        for rid in ("b", "c"):
+            r.run(head(rid))
+            r.front.push_generation(rows(rid))
+            r.drain(1)
+        r.front._look(time.monotonic() + 60)
+        r.front._look(time.monotonic() + 120)
+        assert (kept(r)._over, list(kept(r)._lingering), kept(r).size) == ([], [], 0)
+        assert not r.front._catching_up
 
 
 def test_switched_off_requests_end_at_once() -> None:
