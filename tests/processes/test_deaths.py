@@ -172,7 +172,7 @@ def test_a_dead_engine_ends_all_streams_and_is_taken_back(front: Front) -> None:
         assert reader.ended_at - killed < 3
     wait_until_whole(front)
     with front.client() as client:
-        assert client.post("/generate", json={"text": "hello"}).status_code == 200
+        assert (answer := client.post("/generate", json={"text": "hello"})).status_code == 200, answer.text
 
 
 def test_a_dead_api_process_frees_its_requests_in_the_engine(front: Front) -> None:
