@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from msgspec import UNSET, Raw
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from forebay_api.batch import public_rids
@@ -22,6 +23,8 @@ from forebay_api.openai_bodies import ChatBody, CompletionBody
 from forebay_api.plan import AdmissionContext, Plan, fresh_id
 from forebay_api.schemas import GenerateBody
 
+MAX_KEY = 4096
+"""Bytes of a body without its prompt that is kept as a key."""
 MAX_WORDS = 64
 """Stop strings, patterns and ids of a plan that is kept."""
 _unlike = attrgetter("sampling_seed", "logit_bias", "custom_params", "json_schema", "regex", "ebnf", "structural_tag")
@@ -76,6 +79,8 @@ def _kept(ctx: AdmissionContext, body: B, plan: Plan) -> Plan:
     sampling = item.head.sampling
     words = [word for words in _lists(sampling) for word in words]
     if len(words) > MAX_WORDS or any(value is not None for value in _unlike(sampling)) or _holds_json(body):
+        return plan
+    if len(encode(body)) > MAX_KEY:  # what the plan has no use for, the key would hold all the same
         return plan
     blank = replace(
         item,

@@ -182,7 +182,9 @@ def as_error(fault: RequestFault, kind: str = "generate") -> RequestError:
     param = _NAMES.get(kind, {}).get(native, fault.param)
     if param != fault.param and message.startswith(f"{native} "):
         message = f"{param}{message.removeprefix(native)}"
-    return RequestError(message, fault.status, param=param, type=type_)
+    # An engine may give any number; of one that is no error nobody could make an answer.
+    status = fault.status if 400 <= fault.status <= 599 else 500
+    return RequestError(message, status, param=param, type=type_)
 
 
 def ids_of(raw: bytes | memoryview | None) -> list[int]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Headers = list[tuple[bytes, bytes]]
 MOST_UNREAD = 1 << 20
 """Bytes of a body that are thrown away for a request that has been answered already; then the connection is closed."""
+MOST_PIPELINED = 4
+"""Requests sent before the answer to an earlier one that are read; then reading stops until that is answered."""
 
 
 class Stage(enum.Enum):
@@ -117,8 +119,10 @@ class Connection(HttpToolsProtocol):
             self._head_most += len(data)
         self._read = len(data)
         self._feeding = True
-        super().data_received(data)
-        self._feeding = False
+        try:
+            super().data_received(data)
+        finally:
+            self._feeding = False
         if self._come is not None:
             self._start()
         # The parser keeps an unfinished header line to itself: its length shows only here.
@@ -148,6 +152,8 @@ class Connection(HttpToolsProtocol):
 
     # ---------------------------------------------------------------- the parser
     def on_message_begin(self) -> None:
+        if self._stage is Stage.REFUSED:
+            raise ValueError("a request behind one that was refused")
         super().on_message_begin()
         if self._stage is not Stage.HEAD:
             self._begin_head()
@@ -160,6 +166,9 @@ class Connection(HttpToolsProtocol):
             self._refuse_head()
             raise ValueError("the head of the request is too large")
         super().on_headers_complete()
+        if 0 < len(self.pipeline) <= MOST_PIPELINED:
+            # uvicorn stops reading behind a request that has to wait; then nobody would hear that the client leaves.
+            self.flow.resume_reading()
         # `self.cycle` may be replaced by a pipelined request: the scope keeps the one that belongs to it.
         if self.cycle is not None:
             self.scope["extensions"] = {"forebay": {"connection": self, "cycle": self.cycle}}
@@ -186,6 +195,9 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
         if self._stage is Stage.BODY:
             self._stage = Stage.DONE
+        if len(self.pipeline) <= MOST_PIPELINED:
+            # uvicorn stops reading at 64 KiB of a body until that is taken, and a whole one is taken at once.
+            self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         """Bytes that are no HTTP."""

@@ -16,7 +16,8 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from forebay_api import replies
 from forebay_api.calls import Call, Choice, as_error
-from forebay_api.http import JSON, Exchange
+from forebay_api.http import JSON, ClientLeft, Exchange
+from forebay_api.metrics import LEFT
 from forebay_api.plan import Plan
 from forebay_api.routes import generation
 from forebay_api.routes.generation import KINDS, STREAMS, Kind, plan_of, respond, warms, welcome, whole_fault
@@ -52,6 +53,9 @@ class Direct:
         api.begin(http)
         try:
             self._run(http, cycle, *found)
+        except ClientLeft:
+            http.status = LEFT
+            api.over(http)
         except Exception as error:
             self._fail(http, cycle, error)
         return True
@@ -134,7 +138,14 @@ class Direct:
     def _fail(self, http: Exchange, cycle: RequestResponseCycle, error: Exception) -> None:
         """Answer with an error."""
         answer = self._api.failure(http, error)
-        self._answer(http, cycle, answer.status, http.refusal(answer, self._api.settings.error_format))
+        try:
+            body = http.refusal(answer, self._api.settings.error_format)
+        except Exception as trouble:
+            self._api.failure(http, trouble)
+            cycle.transport.close()
+            self._api.over(http)
+        else:
+            self._answer(http, cycle, answer.status, body)
 
     def _answer(self, http: Exchange, cycle: RequestResponseCycle, status: int, body: bytes) -> None:
         """Answer as a whole."""

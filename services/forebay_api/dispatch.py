@@ -83,8 +83,20 @@ class Dispatch(Table):
     def _send_gathered(self) -> None:
         works, self._gathered, self._gathered_size = self._gathered, [], 0
         works = [work for work in works if not all(choice.ended for choice in work.choices)]
-        if works:
+        if not works:
+            return
+        try:
             self._send_work(works)
+        except Exception:
+            for work in works:  # one of them cannot be sent: its neighbours can
+                self._send_alone(work)
+
+    def _send_alone(self, work: Work) -> None:
+        try:
+            self._send_work([work])
+        except Exception:
+            log.exception("the work of a request cannot be sent")
+            self._fail_all(work.choices, 500, "Internal server error")
 
     def _send_work(self, works: list[Work]) -> None:
         """One frame to one tokenizer; a call whose way is not open waits, and one that nobody takes fails."""

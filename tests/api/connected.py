@@ -35,6 +35,8 @@ class Pipe(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.closed = False
+        self.paused = False
+        """Whether the process does not read for now: then it does not hear that its client leaves."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += bytes(data)
@@ -49,10 +51,10 @@ class Pipe(asyncio.Transport):
         self.closed = True
 
     def pause_reading(self) -> None:
-        """Nothing reads by itself here."""
+        self.paused = True
 
     def resume_reading(self) -> None:
-        """Nothing reads by itself here."""
+        self.paused = False
 
     def can_write_eof(self) -> bool:
         return False

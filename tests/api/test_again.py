@@ -155,3 +155,12 @@ def test_an_engine_with_other_facts_begins_anew() -> None:
     complete(ctx, max_tokens=40)
     other = context({"preferred_sampling_params": {"temperature": 0.25}})
     assert complete(other, max_tokens=40).items[0].head.sampling.temperature == 0.25
+
+
+def test_a_body_that_holds_much_is_not_kept() -> None:
+    ctx = context()
+    complete(ctx, stop_token_ids=[1] * 5000)
+    chat(ctx, reasoning_effort="low", reasoning={"effort": "x" * 5000})
+    assert known(ctx) == 0
+    chat(ctx, reasoning_effort="low", reasoning={"effort": "x"})
+    assert known(ctx) == 1

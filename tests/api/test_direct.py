@@ -16,6 +16,7 @@ from forebay.errors import RequestError
 from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.frames import Kind
+from forebay.wire.messages import RequestFault
 from forebay_api.streams import StreamCall
 from tests.api.connected import Connected, answer, completion, connected, post, settle
 
@@ -462,5 +463,90 @@ def test_a_refusal_says_what_it_is() -> None:
         status, _, body = answer(pipe.take())
         assert status == RequestError("x").status
         assert body["error"]["param"] == "temperature"
+
+    run(test)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("split", [0, 150], ids=["one read", "head first"])
+def test_a_client_with_a_long_prompt_is_heard_when_it_leaves(stream: bool, split: int) -> None:
+    async def test(rig: Connected) -> None:
+        connection, pipe = rig.connect()
+        request = completion(prompt="x" * 100_000, stream=stream)
+        for piece in (request[:split], request[split:]) if split else (request,):
+            connection.data_received(piece)
+            await settle()
+        assert len(rig.mailbox) == 1
+        assert not pipe.paused
+        connection.connection_lost(None)
+        await settle()
+        assert (len(rig.mailbox), rig.api.open_calls, len(rig.frames(Kind.ABORT)) > 0) == (0, 0, True)
+
+    run(test)
+
+
+def test_a_client_that_sends_ahead_is_heard_when_it_leaves() -> None:
+    async def test(rig: Connected) -> None:
+        connection, pipe = rig.connect()
+        connection.data_received(completion() * 3)
+        await settle()
+        assert not pipe.paused
+        connection.connection_lost(None)
+        await settle()
+        assert (len(rig.mailbox), rig.api.open_calls) == (0, 0)
+
+    run(test)
+
+
+def test_a_client_that_sends_very_much_ahead_has_to_wait() -> None:
+    async def test(rig: Connected) -> None:
+        connection, pipe = rig.connect()
+        connection.data_received(completion() * 8)
+        await settle()
+        assert pipe.paused
+        for _ in range(8):
+            rig.end([item.head.rid for item in rig.work()], "x")
+            await settle()
+        assert pipe.take().count(b"HTTP/1.1 200") == 8
+        assert not pipe.paused
+
+    run(test)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_request_of_a_client_that_has_left_already_is_not_sent(stream: bool) -> None:
+    async def test(rig: Connected) -> None:
+        connection, pipe = rig.connect()
+        connection.data_received(completion(n=2, stream=stream))
+        pipe.closed = True  # it left before the task of this request, whose prompt is to go ahead, has run
+        connection.connection_lost(None)
+        await settle()
+        assert (len(rig.mailbox), rig.api.open_calls, rig.frames(Kind.WORK)) == (0, 0, [])
+
+    run(test, prefix_warmup=True)
+
+
+def test_what_comes_behind_a_refused_request_is_not_answered() -> None:
+    async def test(rig: Connected) -> None:
+        connection, pipe = rig.connect()
+        connection.data_received(post("/v1/completions", b"x" * 10, "x-long: " + "x" * 2000))
+        assert answer(pipe.take())[0] == 431
+        connection.data_received(completion())
+        await settle()
+        assert (pipe.take(), len(rig.mailbox)) == (b"", 0)
+
+    run(test, max_header_bytes=1024)
+
+
+@pytest.mark.parametrize("status", [0, 200, 399, 600, 999])
+def test_an_error_of_the_engine_with_a_status_of_no_error_is_a_500(status: int) -> None:
+    async def test(rig: Connected) -> None:
+        connection, pipe = rig.connect()
+        connection.data_received(completion())
+        await settle()
+        (item,) = rig.work()
+        rig.mailbox.take([control.encode_faults([RequestFault(item.head.rid, status, "odd")])])
+        await settle()
+        assert answer(pipe.take())[0] == 500
 
     run(test)

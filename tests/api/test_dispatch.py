@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
 
 from forebay.topology import Peer
 from forebay.wire import control, ingress
 from forebay.wire.frames import Kind
-from forebay.wire.messages import Hello
+from forebay.wire.messages import Hello, WorkItem
 from forebay_api.dispatch import GATHER, GATHER_SIZE
 from tests.api.connected import Connected, answer, completion, connected, settle
 
@@ -145,5 +148,30 @@ def test_a_tokenizer_that_dies_has_all_of_its_frame_sent_again() -> None:
         items = rig.work()
         assert len(items) == 3
         assert all(item.head.attempt > 0 for item in items)
+
+    run(test)
+
+
+def test_work_that_cannot_be_encoded_is_no_trouble_of_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = ingress.encode_work
+
+    def broken(items: list[WorkItem], ids: list[Any]) -> bytes:
+        if any(item.text == "bad" for item in items):
+            raise ValueError("cannot be encoded")
+        return encode(items, ids)
+
+    monkeypatch.setattr(ingress, "encode_work", broken)
+
+    async def test(rig: Connected) -> None:
+        pipes = []
+        for prompt in ("first", "one", "bad", "two"):
+            connection, pipe = rig.connect()
+            connection.data_received(completion(prompt=prompt))
+            pipes.append(pipe)
+        await settle()
+        rig.end([item.head.rid for item in rig.work()], "x")
+        await settle()
+        assert [answer(pipe.take())[0] for pipe in pipes] == [200, 200, 500, 200]
+        assert len(rig.mailbox) == 0
 
     run(test)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from forebay.errors import RequestError
 from forebay_api import replies, schemas
 from forebay_api.admission import plan_chat, plan_completions, plan_generate
 from forebay_api.calls import Call, Choice, as_error
-from forebay_api.http import JSON, Exchange
+from forebay_api.http import JSON, ClientLeft, Exchange
 from forebay_api.native_stream import GenerateCall, GenerateChoice
 from forebay_api.openai_streams import ChatChoice, CompletionChoice
 from forebay_api.plan import NO_HEADERS, AdmissionContext, HeaderFields, Plan
@@ -22,6 +22,8 @@ from forebay_api.warmup import warm_prefixes
 
 if TYPE_CHECKING:
     from forebay_api.app import Api
+
+Owner = TypeVar("Owner", bound=ResponseOwner)
 
 STREAMS: dict[str, tuple[type[StreamCall], type[StreamChoice]]] = {
     "generate": (GenerateCall, GenerateChoice),
@@ -136,6 +138,14 @@ async def _submit(api: Api, http: Exchange, call: Call, kind: type[Choice]) -> N
         api.mailbox.submit(call, choices, [ids for at, ids in enumerate(call.plan.ids) if at in prompts])
 
 
+def _present(owner: Owner) -> Owner:
+    """The owner, if its client is there. Raises `ClientLeft`: a connection that is lost tells no owner any more."""
+    if owner.gone:
+        owner.release()
+        raise ClientLeft
+    return owner
+
+
 def open_whole(api: Api, http: Exchange, plan: Plan) -> tuple[Call, ResponseOwner]:
     """A call that does not stream, and its hold on the connection, which the caller releases."""
     api.check_plan(plan)
@@ -145,7 +155,7 @@ def open_whole(api: Api, http: Exchange, plan: Plan) -> tuple[Call, ResponseOwne
         call.leave()
         api.mailbox.abandon(call)
 
-    return call, ResponseOwner(http.scope, [], left)
+    return call, _present(ResponseOwner(http.scope, [], left))
 
 
 def whole_fault(call: Call) -> RequestError | None:
@@ -191,7 +201,7 @@ def open_stream(api: Api, http: Exchange, plan: Plan) -> tuple[StreamCall, Event
         left()
         writer.transport.abort()
 
-    writer = call.writer = EventWriter(http.scope, http.headers, left, call.full, call.room)
+    writer = call.writer = _present(EventWriter(http.scope, http.headers, left, call.full, call.room))
     call.too_slow = slow
     return call, writer
 
