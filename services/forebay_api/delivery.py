@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
 from array import array
@@ -15,6 +16,7 @@ from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.deltas import Deltas
 from forebay.wire.embeddings import Vector
+from forebay.wire.frames import NUMBERS
 from forebay.wire.messages import AbortRequest, End
 from forebay.wire.steady import TEXTS_SIZE, Texts, decode_texts, texts_head
 from forebay_api.calls import Choice
@@ -25,8 +27,12 @@ from forebay_api.table import Rows
 log = logging.getLogger("forebay.api")
 
 
-class Delivery(Dispatch):
+class Delivery(Dispatch, abc.ABC):
     """Hands what the detokenizers and the engine say to the streams that it is for."""
+
+    @abc.abstractmethod
+    def settle(self) -> None:
+        """Let the greetings of new lives count that have waited for it."""
 
     def probe(self) -> asyncio.Future[None]:
         """Done with the next frame that shows the engine alive."""
@@ -173,12 +179,17 @@ class Delivery(Dispatch):
     def _rows_at(
         self, number: int, epoch: int, seq: int, rids: list[str] | None, count: int | None
     ) -> list[Choice | None]:
+        if not (0 <= number < self._shards and 0 <= epoch < NUMBERS and 0 < seq < NUMBERS):
+            raise PeerError(f"a frame says that it is number {seq} of life {epoch} of detokenizer-{number}")
+        if any((hello.index, hello.incarnation) == (number, epoch) for hello in self.new_lives):
+            self.settle()  # it speaks already: nothing of the life before it is still to be read
         known = self._rows_from(number)
         if epoch != known.lives.present and not known.lives.takes(epoch, seq):
             raise PeerError(f"a frame came from a life of detokenizer-{number} that is not the present one")
         follows = known.epoch == epoch and seq == known.seq + 1
-        if known.epoch == epoch and not follows:
-            log.warning("deltas %d to %d of detokenizer-%d are missing", known.seq + 1, seq - 1, number)
+        last = known.seq if known.epoch == epoch else 0
+        if known.epoch != -1 and seq != last + 1:
+            log.warning("deltas %d to %d of detokenizer-%d are missing", last + 1, seq - 1, number)
             self._end_shard(number, "a part of the output was lost; send the request again")
         if not follows:
             self._resume.heard(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from forebay.errors import PeerError
+from forebay.errors import PeerError, SettingsError
 from forebay.facts import read_blob
 from forebay.topology import Peer
 from forebay.wire import control
@@ -55,18 +55,19 @@ class Mailbox(Delivery):
         """
         merged: list[Choice] | None = [] if len(frames) > 1 else None
         at = 0
-        while at < len(frames):
-            if merged is not None and (taken := self._steady_run(frames[at:], merged)):
-                at += taken
-                continue
-            try:
-                self._take(frames[at], merged)
-            except PeerError as error:
-                self.bad_frames += 1
-                log.warning("dropped a frame: %s", error)
-            at += 1
-        if merged:
-            for choice in merged:
+        try:
+            while at < len(frames):
+                if merged is not None and (taken := self._steady_run(frames[at:], merged)):
+                    at += taken
+                    continue
+                try:
+                    self._take(frames[at], merged)
+                except (PeerError, SettingsError) as error:
+                    self.bad_frames += 1
+                    log.warning("dropped a frame: %s", error)
+                at += 1
+        finally:
+            for choice in merged or ():  # else these would hold what comes for ever
                 choice.flush()
         if not more:
             self.settle()
@@ -149,6 +150,10 @@ class Mailbox(Delivery):
             self._resume.greeted(peer.number, hello.incarnation, self._rows_from(peer.number).step)
         if peer.role in ("tokenizer", "detokenizer"):
             self._send_unsent()
+        self._pay_forsaken(peer)
+
+    def _pay_forsaken(self, peer: Peer) -> None:
+        """Abort what ended here while a peer was away."""
         if peer in self._forsaken:
             frame = control.encode_aborts([AbortRequest(rid, "client") for rid in self._forsaken[peer]])
             if self._post(peer, frame):
@@ -172,6 +177,7 @@ class Mailbox(Delivery):
         self._lives[peer] = None if known is None else known.incarnation
         if peer.role in ("tokenizer", "detokenizer"):
             self._send_unsent()
+        self._pay_forsaken(peer)  # its greeting may have come before
 
     def _lost(self, peer: Peer) -> None:
         """A process died, or the connection to it broke: its requests are sent again or end with an error."""

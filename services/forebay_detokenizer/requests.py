@@ -144,8 +144,10 @@ class Requests:
                 self._fail(session, message, status)
 
     def fail_all(self, message: str, status: int = 503) -> None:
-        """End every request with an error: what the engine said of them was lost."""
+        """End every request with an error: what the engine said of them was lost. Those whose rows wait for their
+        announcement get it with that."""
         self.fail(list(self._sessions), message, status)
+        self._give_up(self._waiting.take_all())
 
     def undelivered(self, api: int, deltas: Deltas) -> None:
         """A frame could not be handed to its api process: the requests in it have a gap, so they end in an error."""

@@ -153,7 +153,11 @@ class DetokenizerService:
         self._meet()
         self._role.ready(f"tokenizer of {path}")
         while self._early:
-            self._work(self._core, *self._early.popleft())
+            try:
+                self._work(self._core, *self._early.popleft())
+            except PeerError as error:  # the others are still to be read
+                self._role.bad_frames += 1
+                self._role.log.warning("dropped a frame: %s", error)
 
     def _meet(self) -> None:
         """Tell the core which lives of the api processes are the present ones."""

@@ -99,6 +99,12 @@ class WaitingRows:
         self._rows -= len(kept.rows)
         return kept.rows
 
+    def take_all(self) -> list[str]:
+        """The requests that wait; their rows are dropped."""
+        rids = list(self._kept)
+        self.clear()
+        return rids
+
     def clear(self) -> None:
         """Drop everything."""
         self._kept.clear()

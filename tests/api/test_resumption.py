@@ -169,3 +169,39 @@ def test_switched_off_requests_end_at_once(talk: Talk) -> None:
     die(c)
     assert len(c.mailbox) == 0
     assert aborts(c, ENGINE) == c.rids
+
+
+def test_what_a_new_life_says_right_behind_its_greeting_is_heard(c: Conversation) -> None:
+    die(c)
+    c.mailbox.link_changed(DETOKENIZER, True)
+    ends = [End(rid=c.rids[0], reason={"type": "length", "length": 4}, text="d", tokens=1, completion_tokens=4)]
+    c.mailbox.take(
+        [
+            hello(DETOKENIZER, life=2),
+            deltas(c, 1, "a", 1, epoch=2, starts=[(0, 5, 0)]),
+            pack_texts(0, 2, 2, ["b"]),
+            pack_texts(0, 2, 3, ["c"]),
+        ]
+    )
+    c.mailbox.take([encode_deltas(Deltas(source=0, epoch=2, seq=4, step=4, ends=ends))])
+    assert c.chunks[-1]["text"] == "abcd"
+    assert (len(claims(c)), waits(c)) == (2, False)
+
+
+def test_a_new_life_whose_first_frames_are_missing_ends_its_requests(c: Conversation) -> None:
+    c.mailbox.take([deltas(c, 1, "a", 1, starts=[(0, 5, 0)])])
+    die(c)
+    come(c)
+    c.mailbox.take([deltas(c, 3, "c", 3, epoch=2)])
+    assert (c.call.faults[0].status, len(c.mailbox)) == (503, 0)
+
+
+def test_aborts_that_found_nobody_are_sent_when_the_link_is_there(c: Conversation) -> None:
+    c.mailbox.link_changed(DETOKENIZER, False)
+    c.unreachable = {DETOKENIZER}
+    c.mailbox.take([hello(DETOKENIZER, life=2)])
+    c.mailbox.abandon(c.call)
+    assert aborts(c, DETOKENIZER) == []
+    c.unreachable = set()
+    c.mailbox.link_changed(DETOKENIZER, True)
+    assert aborts(c, DETOKENIZER) == c.rids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.topology import Peer
+from forebay.wire import control
+from forebay.wire.deltas import Deltas, encode_deltas
 from forebay.wire.frames import Kind
+from forebay.wire.messages import Hello
 from forebay.wire.steady import TEXTS_SIZE, pack_texts
 from tests.api.conversation import Conversation, Talk
 from tests.api.samples import complete
@@ -125,3 +129,34 @@ def test_any_split_into_wakeups_says_the_same(said: list[tuple[str, str]], data:
             assert "".join(text for at, text in heard(c) if at == index) == column
     finally:
         loop.close()
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"source": -1}, {"source": 7}, {"source": 1 << 40}, {"seq": -16}, {"seq": 0}, {"seq": (1 << 64) - 1},
+        {"epoch": -1}, {"epoch": (1 << 64) - 1}, {"step": -5}, {"step": (1 << 64) - 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_number_loses_its_own_frame_only(conversation: Conversation, numbers: dict[str, int]) -> None:
+    c = conversation
+    fields: dict[str, Any] = {"source": 0, "epoch": 1, "seq": 3, "step": 3, **numbers}
+    c.mailbox.take([texts("b", "y"), encode_deltas(Deltas(**fields, texts=["x", "x"]))])
+    assert (heard(c)[2:], c.mailbox.bad_frames) == ([(0, "b"), (1, "y")], 1)
+    assert c.mailbox.steady(texts("c", "z", seq=3))
+    assert (heard(c)[4:], list(c.mailbox._rows)) == ([(0, "c"), (1, "z")], [0])
+
+
+@pytest.mark.parametrize("seq", [0, (1 << 64) - 1])
+def test_a_damaged_number_of_a_steady_step_loses_that_frame_only(conversation: Conversation, seq: int) -> None:
+    c = conversation
+    c.mailbox.take([texts("x", "x", seq=seq)])
+    assert c.mailbox.steady(texts("b", "y"))
+
+
+def test_facts_that_cannot_be_used_lose_their_own_frame_only(conversation: Conversation) -> None:
+    c = conversation
+    damaged = control.encode_hello(Hello(role="engine", index=0, incarnation=1, pid=1, version="0", blob=b"[1"))
+    c.mailbox.take([texts("b", "y"), damaged, texts("c", "z", seq=3)])
+    assert (heard(c)[2:], c.mailbox.bad_frames) == ([(0, "bc"), (1, "yz")], 1)

@@ -10,16 +10,18 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.batch import GenerationBatch
+from forebay.errors import PeerError
 from forebay.wire.deltas import decode_deltas, encode_deltas
 from forebay.wire.egress import EgressEncoder
 from forebay.wire.egress_decoder import EgressDecoder
-from forebay.wire.frames import Kind
+from forebay.wire.frames import Kind, pack_frame
 from forebay.wire.messages import OpenItem
 from forebay.wire.steady import Texts, open_texts
 from forebay_detokenizer.lane import Passed
@@ -277,3 +279,16 @@ def test_rows_of_an_api_process_that_is_not_there_are_undelivered() -> None:
     shard = Shard(rids="a", api=9)
     shard.first(*byte_ids(b"x"))
     assert [group.api for group in shard.lane(shard.step(*byte_ids(b"a"))).undelivered] == [9]
+
+
+@pytest.mark.parametrize("seq", [-16, -1, (1 << 63), (1 << 64) - 1])
+def test_a_damaged_number_is_a_lost_frame_and_no_lane(seq: int) -> None:
+    shard = Shard()
+    shard.first(*byte_ids(b"xy"))
+    header = [3, seq, 2, None, None, None, None, None, None, 8, None, None]
+    damaged = pack_frame(Kind.EGRESS, msgspec.msgpack.encode(header), [array("q", byte_ids(b"ab")).tobytes()])
+    with pytest.raises(PeerError, match="number"):
+        shard.decoder.decode(damaged)
+    assert shard.decoder.lost
+    shard.core.fail_all("lost")
+    assert shard.core.lane(shard.decoder) is None

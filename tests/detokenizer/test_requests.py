@@ -359,3 +359,13 @@ def test_requests_that_wait_in_a_long_queue_stay() -> None:
         rig.core.unheard()
         rig.tick(10.0 * at)
     assert rig.run(byte_ids(b"ab")).text == "ab"
+
+
+def test_rows_that_wait_for_their_announcement_do_not_survive_a_gap() -> None:
+    rig = Rig()
+    rig.step({"r": byte_ids(b"a")})
+    rig.core.fail_all("a part of the output was lost")
+    rig.open("r")
+    rig.listen()
+    assert [fault.status for _, fault in rig.faults] == [503]
+    assert ([abort.rid for abort in rig.aborts], rig.core.waiting, rig.said("r").end) == (["r"], 0, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from forebay.errors import PeerError
-from forebay.wire.frames import Buffer, Kind, open_frame, pack_frame
+from forebay.wire.frames import NUMBERS, Buffer, Kind, open_frame, pack_frame
 from forebay.wire.messages import End, Extra
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -88,6 +88,8 @@ def decode_deltas(frame: Buffer) -> Deltas:
         h = _decode(head)
     except (msgspec.DecodeError, RecursionError) as error:
         raise PeerError(f"a deltas header cannot be read: {error}") from error
+    if not 0 <= h.step < NUMBERS:
+        raise PeerError(f"a deltas frame says that it is of step {h.step}")
     rows = None if h.texts is None else len(h.texts)
     if (h.rids is not None and rows is not None and len(h.rids) != rows) or (
         h.lens is not None and (len(h.lens) != rows or (h.lens and min(h.lens) < 0))

@@ -9,7 +9,7 @@ import msgspec
 from forebay.errors import PeerError
 from forebay.wire.columns import FAMILIES, SHAPES
 from forebay.wire.families import Family
-from forebay.wire.frames import Buffer, Kind, open_frame
+from forebay.wire.frames import NUMBERS, Buffer, Kind, open_frame
 from forebay.wire.lives import Lives
 from forebay.wire.steady import Step, open_step
 
@@ -153,6 +153,9 @@ class EgressDecoder:
 
     def _follow(self, epoch: int, seq: int) -> None:
         """Take note of the place of a frame; raises `PeerError` for one of a life that is not the present one."""
+        if not (0 <= epoch < NUMBERS and 0 <= seq < NUMBERS):
+            self.lost, self._rids = True, None
+            raise PeerError(f"an egress frame says that it is number {seq} of life {epoch}")
         if epoch != self._lives.present and not self._lives.takes(epoch, seq):
             raise PeerError("an egress frame came from an engine that is not the one that has greeted")
         if epoch == self._epoch:

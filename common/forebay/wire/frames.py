@@ -13,6 +13,8 @@ PREFIX = struct.Struct("<BBHI")
 """kind u8, version u8, reserved u16 (0), header length u32."""
 _unpack_prefix = PREFIX.unpack_from
 MAX_HEADER = (1 << 32) - 1
+NUMBERS = 1 << 63
+"""The numbers of frames and lives are below it; one that is not was damaged."""
 
 Buffer = bytes | bytearray | memoryview
 
