@@ -67,6 +67,7 @@ class Role(Process):
             if flowing or links.received != received:
                 received = links.received
                 self._flow(service)
+                links.sleep(0)  # nothing has watched the connections meanwhile: one call to the system for all of them
                 flowing = links.received != received
             else:
                 links.sleep(patience)
@@ -74,7 +75,6 @@ class Role(Process):
 
     def _flow(self, service: FlowService) -> None:
         """While frames keep coming, one waiting receive for each: 40 us less than a poll and two receives."""
-        self.links.stirred = True  # nothing watches the connections meanwhile: look at them afterwards
         now = time.monotonic()
         until = now + LOOK_EVERY
         while now < until and not (self.stopping or self._woken):
