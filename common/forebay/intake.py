@@ -238,7 +238,7 @@ class Intake(Gated):
                 continue
             self._waiting.append(AbortRequest(rid, abort.reason, abort.message))
             if abort.reason != "user":
-                self._ledger.end(rid)
+                self._ledger.end(rid, said=abort.reason == "stop")
         if not rids and not self._abort_unknown(abort) and abort.reason != "stop":
             self._ledger.abort_early(abort)
 

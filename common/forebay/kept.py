@@ -66,13 +66,14 @@ class Kept:
     # ---------------------------------------------------------------- requests
     def begin(self, rid: str, record: Record) -> None:
         """A request that can be told again."""
-        if not self.records:
-            self.clear()
         self.records[rid] = record
 
-    def end(self, rid: str) -> None:
-        """A request is over; it is kept a while longer."""
-        self._over.append(rid)
+    def end(self, rid: str, said: bool) -> None:
+        """A request is over. `said`: its detokenizer says so to its client, so it is kept a while longer."""
+        if said:
+            self._over.append(rid)
+        else:
+            self.records.pop(rid, None)
 
     def forget(self, rids: Iterable[str]) -> None:
         """Requests that will not be told again."""
@@ -104,7 +105,10 @@ class Kept:
 
     # ---------------------------------------------------------------- frames
     def add(self, frame: bytes, seq: int) -> bool:
-        """Keep the next frame; False when there is no room for it (`shrink`)."""
+        """Keep the next frame; False when there is no room for it (`shrink`). Those before it go if one in between was
+        not kept, since nobody needed it."""
+        if seq != self.first + len(self._ends):
+            self.clear()
         at = self._at
         end = at + len(frame)
         if end > self._edge:

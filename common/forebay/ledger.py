@@ -56,8 +56,8 @@ class Ledger:
         self._public: dict[str, set[str]] = {}
         self._ended: Recent[None] = Recent()
         self._early: Recent[AbortRequest] = Recent()
-        self.on_end: Callable[[str], object] | None = None
-        """Is told of each request that is over."""
+        self.on_end: Callable[[str, bool], object] | None = None
+        """Is told of each request that is over, and whether its detokenizer says so."""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -94,13 +94,14 @@ class Ledger:
             self._public.setdefault(public, set()).add(rid)
         return True
 
-    def end(self, rid: str) -> bool:
-        """A request is over; False when it was over already."""
+    def end(self, rid: str, said: bool = False) -> bool:
+        """A request is over; False when it was over already. `said`: by its last row or a stop string, so that its
+        client hears it from its detokenizer."""
         entry = self._live.pop(rid, None)
         if entry is None:
             return False
         if self.on_end is not None:
-            self.on_end(rid)
+            self.on_end(rid, said)
         _, public, shard, _ = entry
         if self._shards:
             self._shards[shard].discard(rid)

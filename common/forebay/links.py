@@ -197,6 +197,10 @@ class Links:
         link = self.links.get(peer)
         return link is not None and link.up
 
+    def has_greeted(self, peer: Peer) -> bool:
+        """Whether a peer whose connection stands has been sent the greeting."""
+        return self.is_up(peer) and peer not in self._strangers
+
     def of_role(self, role: str) -> list[Peer]:
         """The peers of a role, in order of their number."""
         return [peer for peer in self.links if peer.role == role]

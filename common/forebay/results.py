@@ -85,7 +85,7 @@ class Results:
         if batch.finish_reasons is not None:
             end = self._ledger.end
             for rid in compress(batch.rids, batch.finish_reasons):
-                end(rid)
+                end(rid, said=True)
         return True
 
     def push_abort(self, rid: str, message: str, status_code: int | None = None, err_type: str | None = None) -> None:

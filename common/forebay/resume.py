@@ -128,6 +128,8 @@ class Resumption:
             self._try(shard, now)
         elif claim.life == shard.life:
             self._answer(claim)
+            if (claim.begun or claim.fresh) and shard.state is not State.AWAY:
+                self._pass_on(shard, claim, now)
 
     def look(self, now: float) -> None:
         """Go on with all that is not done."""
@@ -135,7 +137,9 @@ class Resumption:
             late = now - shard.since > self._seconds
             waits = late and bool(self._ledger.of_shard(shard.peer.number))
             if shard.state is State.CLAIMS:
-                self._try(shard, now, late)
+                # Those that have claimed wait for `seconds`, too: well before that they must hear of it.
+                overdue, shard.overdue = shard.overdue, now - shard.since > self._seconds / 2
+                self._try(shard, now, overdue)
             elif shard.state is State.BEHIND:
                 if waits:
                     self._give_up(shard, "does not take what it is sent")
@@ -174,7 +178,7 @@ class Resumption:
         return [rid for rid in self.kept.records if shard_of(rid, count) == number]
 
     def _set(self, shard: Shard, state: State, now: float) -> None:
-        shard.state, shard.since = state, now
+        shard.state, shard.since, shard.overdue = state, now, False
         self.busy = any(one.state in (State.CLAIMS, State.BEHIND) for one in self._shards)
         self._careful = True
         self.direct = [one.peer for one in self._shards if one.state is State.LIVE]
@@ -246,6 +250,14 @@ class Resumption:
         if over:
             self._tell(claim.api, over)
 
+    def _pass_on(self, shard: Shard, claim: Claim, now: float) -> None:
+        """A claim has come when the replay had begun, as nothing that is kept was of that api process: let the
+        detokenizer tell it that it is there."""
+        shard.pending.append(encode_replay(Replay(part="more", said={claim.api: claim.step})))
+        if shard.state is State.LIVE:
+            self._behind(shard, self.seq + 1, now)
+        self._advance(shard, now)
+
     def _opens(self, rids: Iterable[str]) -> list[bytes]:
         records = self.kept.records
         return list({id(opens): opens for _, _, opens in map(records.__getitem__, rids)}.values())
@@ -261,6 +273,8 @@ class Resumption:
             shard.pending.append(encode_replay(Replay(part="more", rids=opens, opens=self._opens(opens))))
             shard.opens.clear()
         while shard.pending:
+            if not self._links.has_greeted(shard.peer):  # the link may take frames already
+                return
             if not self._links.send(shard.peer, shard.pending[0]):
                 return
             shard.pending.popleft()

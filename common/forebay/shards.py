@@ -36,6 +36,7 @@ class Shard:
         "life",
         "old",
         "opens",
+        "overdue",
         "peer",
         "pending",
         "replaying",
@@ -51,6 +52,8 @@ class Shard:
         """The incarnation that has greeted last."""
         self.since = 0.0
         """When the state, or the last progress, began."""
+        self.overdue = False
+        """Whether the last look found that claims are late; by the next one the inbox has been read."""
         self.old: frozenset[str] = frozenset()
         """The requests that an earlier life knew: they go on only if their api process claims them."""
         self.claims: dict[int, Claim] = {}

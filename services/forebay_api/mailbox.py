@@ -190,6 +190,7 @@ class Mailbox(Delivery):
         elif peer == ENGINE:
             choices = list(self._table.values())
             self._fail_all(choices, 503, "engine connection lost")
+            self._resume.lost_all()
             for rows in self._rows.values():
                 rows.ahead = -rows.seq
             self._forsaken[ENGINE] += [choice.rid for choice in choices]

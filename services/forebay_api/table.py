@@ -119,7 +119,9 @@ class Table:
         self._probes: list[asyncio.Future[None]] = []
         self.new_lives: list[Hello] = []
         """Greetings of detokenizers that have started anew: they count once the inbox is empty."""
-        self._resume = Resumption(number, resume_timeout, self._post, loop, self._sent_to, self._lose_shard)
+        self._resume = Resumption(
+            number, resume_timeout, self._post, loop, self._sent_to, self._of_shard, self._lose_shard
+        )
         self._forsaken: dict[Peer, list[str]] = defaultdict(list)
         """Requests that ended here while the engine, or their detokenizer, was away; aborted there when it is back: a
         tokenizer may still bring it what it had of them."""

@@ -14,7 +14,8 @@ from forebay.wire.replay import Replay, pick_opens
 from forebay_detokenizer.requests import Requests
 
 ONCE = 10.0
-"""Seconds after a replay in which a request may be announced twice: by the link, and late by a tokenizer."""
+"""Seconds after a replay in which a request may be announced twice: by the link, and late by a tokenizer. Also those
+after its beginning in which its end must come, unless an api process has still to be reached: else it was damaged."""
 
 
 class Resuming(Requests):
@@ -38,6 +39,7 @@ class Resuming(Requests):
         self._out.muted = {api: step for api, step in replay.said.items() if step > 0}
         self._apis = {*replay.said, *(item.api for item in items)}
         self._late.clear()
+        self._once_until = now + ONCE
         now_open = []
         for item in items:
             if item.stream and item.rid in fresh and item.api in self._out.muted:
@@ -50,8 +52,11 @@ class Resuming(Requests):
             self._out.mark(api)  # so that it waits on, however long the replay takes
 
     def more(self, replay: Replay, now: float) -> None:
-        """Requests that have come since the replay began; their first rows follow. Raises `PeerError`."""
+        """Requests that have come since the replay began, whose first rows follow, and api processes that have claimed
+        since. Raises `PeerError`."""
         self.open(pick_opens(replay.opens, replay.rids), now)
+        for api in sorted(replay.said):
+            self._out.mark(api)
 
     def reach(self, seq: int, now: float) -> None:
         """A step of the replay is about to be served: who has not had it gets it."""
@@ -84,5 +89,9 @@ class Resuming(Requests):
 
     def tick(self, now: float) -> None:
         super().tick(now)
-        if self.once and not self.replaying and now > self._once_until:
+        if not self.once or now <= self._once_until:
+            return
+        if not self.replaying:
             self.once = False
+        elif not self._out.muted:
+            self.end_replay(now)

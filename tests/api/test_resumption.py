@@ -15,7 +15,7 @@ from tests.api.conversation import Conversation, Talk
 from tests.api.samples import generate
 from tests.api.test_stopping_peers import hello
 
-DETOKENIZER, ENGINE = Peer("detokenizer", 0), Peer("engine", 0)
+TOKENIZER, DETOKENIZER, ENGINE = Peer("tokenizer", 0), Peer("detokenizer", 0), Peer("engine", 0)
 
 
 @pytest.fixture
@@ -162,6 +162,55 @@ def test_another_engine_begins_to_count_anew(c: Conversation) -> None:
     die(c)
     come(c)
     assert claims(c)[-1].step == 0
+
+
+def test_request_that_was_sent_and_has_lost_its_tokenizer_too_is_claimed(c: Conversation) -> None:
+    """The tokenizer may have brought it to the engine before it died."""
+    die(c)
+    c.mailbox.link_changed(TOKENIZER, False)
+    assert list(c.mailbox._unsent) == [c.call]
+    come(c)
+    assert claims(c)[-1].fresh == c.rids
+
+
+def test_sample_that_has_begun_is_claimed_while_another_one_is_put_aside(talk: Talk) -> None:
+    c = talk(generate(stream=True, sampling_params={"n": 2}))
+    c.mailbox._resume._seconds = 60.0
+    c.say((0, "a", [1], None))
+    die(c)
+    c.mailbox.link_changed(TOKENIZER, False)
+    come(c)
+    assert (claims(c)[-1].begun, claims(c)[-1].fresh) == (c.rids[:1], c.rids[1:])
+
+
+def test_second_greeting_of_the_new_life_changes_nothing(c: Conversation) -> None:
+    die(c)
+    come(c)
+    c.mailbox.take([hello(DETOKENIZER, life=2)])
+    assert (len(c.mailbox), waits(c), len(claims(c))) == (1, True, 2)
+
+
+def test_new_life_that_is_away_meanwhile_ends_its_requests(c: Conversation) -> None:
+    die(c)
+    come(c)
+    die(c)
+    come(c)
+    assert (len(c.mailbox), waits(c)) == (0, False)
+
+
+def test_nobody_waits_for_what_has_ended_with_the_engine(c: Conversation) -> None:
+    die(c)
+    c.mailbox.link_changed(ENGINE, False)
+    assert not waits(c)
+    come(c)
+    assert not waits(c)
+
+
+def test_nobody_waits_when_all_have_left_by_the_greeting(c: Conversation) -> None:
+    die(c)
+    c.mailbox.abandon(c.call)
+    come(c)
+    assert not waits(c)
 
 
 def test_switched_off_requests_end_at_once(talk: Talk) -> None:

@@ -24,6 +24,7 @@ from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import OpenItem
 from forebay.wire.replay import Replay
 from forebay.wire.steady import open_texts
+from forebay_detokenizer.resuming import ONCE
 from forebay_detokenizer.worker import Detokenizer
 from tests.detokenizer.rig import LENGTH, TOKENIZERS, Heard, tables
 from tests.detokenizer.samples import TEXT, byte_ids, ids_of
@@ -354,6 +355,34 @@ def test_the_ends_of_a_replay_say_how_far_everything_has_come() -> None:
     life.step(script.frames[0])
     life.end()
     assert [[decode_deltas(frame).step for frame in frames] for frames in life.sent] == [[1, 1], [0, 1]]
+
+
+def test_api_process_that_claims_after_the_beginning_hears_of_it() -> None:
+    life = Life("byte_level", 2)
+    life.begin(Replay("begin"))
+    life.core.more(Replay("more", said={1: 0}), 0.0)
+    life._listen()
+    assert [len(frames) for frames in life.sent] == [0, 1]
+
+
+def test_replay_whose_end_is_lost_is_over_in_time() -> None:
+    script = script_of(one("r", b"abcd", stream=True))
+    life = Life("byte_level", 2)
+    life.begin(replay_of("begin", script.requests, said={0: 2}))
+    life.step(script.frames[0])
+    life.core.tick(ONCE + 1)
+    assert life.core.replaying, "what the api process has had would be said again"
+    for frame in script.frames[1:3]:
+        life.step(frame)
+    life.core.tick(ONCE)
+    assert life.core.replaying
+    life.core.tick(ONCE + 1)
+    assert (life.core.replaying, life.core.expects) == (False, None)
+    life.step(script.frames[3])
+    client = Client()
+    for sent in life.sent[0]:
+        client.take(sent)
+    assert client.said("r").text == "cd"
 
 
 def test_announcement_that_comes_late_after_a_replay_opens_nothing() -> None:

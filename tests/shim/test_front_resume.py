@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+import zmq
 
 from forebay import AbortRequest, link, resume
 from forebay.kept import LINGER
@@ -14,9 +15,9 @@ from forebay.topology import Peer
 from forebay.wire import control
 from forebay.wire.egress_decoder import EgressDecoder
 from forebay.wire.frames import Kind, kind_of
-from forebay.wire.messages import RequestFault
+from forebay.wire.messages import Hello, RequestFault
 from forebay.wire.replay import Claim, Replay, decode_replay, encode_claim, pick_opens
-from tests.shim.front_rig import Rig, head, rids_of_shard, rig, rows
+from tests.shim.front_rig import Rig, head, rids_of_shard, rig, rows, until
 
 API, SHARD = Peer("api", 0), Peer("detokenizer", 0)
 
@@ -196,6 +197,21 @@ def test_requests_that_are_there_before_the_first_greeting_need_no_claim() -> No
         assert (begin.rids, begin.fresh, steps) == (["a"], ["a"], [["a"]])
 
 
+def test_nothing_is_told_before_the_engine_has_greeted() -> None:
+    """A link takes frames before its monitor says that it stands, and only then the greeting is sent."""
+    with rig(connected=False) as r:
+        r.connect()
+        links, resume_ = r.front._links, r.front._resume
+        assert resume_ is not None
+        socket = links.links[SHARD]._socket
+        until(lambda: r.pump() or int(socket.get(zmq.EVENTS)) & zmq.POLLOUT, "the way to the detokenizer")
+        hello = Hello(role="detokenizer", index=0, incarnation=r.lives[SHARD], pid=1, version="t")
+        resume_.greeted(hello, time.monotonic())
+        r.turn(lambda: r.up(SHARD), "the link")
+        assert kind_of(r.next(SHARD, Kind.HELLO, Kind.REPLAY)) is Kind.HELLO
+        assert replayed(r) == (Replay("begin"), [])
+
+
 def test_the_greeting_says_that_steps_are_told_again() -> None:
     with rig(connected=False) as r:
         r.connect()
@@ -301,6 +317,32 @@ def test_full_queue_delays_rows_and_loses_none(monkeypatch: pytest.MonkeyPatch) 
         assert not decoder.lost
 
 
+def test_request_that_ends_while_rows_wait_makes_no_gap_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "QUEUE_FRAMES", 2)
+    with rig() as r:
+        replayed(r)
+        decoder = EgressDecoder()
+        r.announce(head("a"))
+        r.fill(SHARD)
+        for _ in range(3):
+            r.front.push_generation(rows("a"))
+        r.abort("a")
+        r.drain(1)
+        r.announce(head("b"))
+        r.front.push_generation(rows("b"))
+        r.deaf.clear()
+        seen: list[int] = []
+
+        def all_there() -> bool:
+            while (frame := r.take(SHARD, Kind.EGRESS, Kind.STEP)) is not None:
+                seen.append(decoder.decode(frame).seq)
+            return seen[-1:] == [4]
+
+        r.turn(all_there, "the row of the next request")
+        assert seen == [1, 2, 3, 4]
+        assert not decoder.lost
+
+
 # ---------------------------------------------------------------- what cannot go on
 def test_process_that_was_only_frozen_gets_no_replay_and_its_requests_end() -> None:
     with rig() as r:
@@ -329,6 +371,25 @@ def test_api_process_that_does_not_claim_in_time_loses_its_requests() -> None:
         r.claim(begun=["a"], step=1)
         assert r.drain(1) == [AbortRequest("b", "lost", "detokenizer-0 is away")]
         assert faults(r, 1) == [("b", 503, "detokenizer-0 is away; send the request again")]
+        assert replayed(r)[0].rids == ["a"]
+
+
+def test_link_waits_for_claims_half_as_long_as_the_api_processes_wait_for_it() -> None:
+    """Those that have claimed must hear of it before they give up."""
+    with rig(connected=False, apis=2) as r:
+        r.connect(resume=ResumeLimits(1 << 20, 600.0))
+        r.link_up()
+        r.announce(head("a", api=0), head("b", api=1))
+        r.front.push_generation(rows("a", "b"))
+        die(r)
+        come(r)
+        r.claim(begun=["a"], step=1)
+        assert r.settle(API) == []
+        for later in (250, 251, 350):
+            r.front._look(time.monotonic() + later)
+            assert "b" in r.front._ledger, "a claim that has come during a long step is still to be read"
+        r.front._look(time.monotonic() + 351)
+        assert r.front.drain() == [AbortRequest("b", "lost", "detokenizer-0 is away")]
         assert replayed(r)[0].rids == ["a"]
 
 
@@ -403,6 +464,48 @@ def test_claim_that_comes_too_late_is_answered() -> None:
         assert [rid for rid, _, _ in faults(r)] == ["a"]
 
 
+def test_claim_that_comes_after_the_beginning_is_passed_on() -> None:
+    """Who claims waits for a word of the new life, also when the link had no reason to wait for the claim."""
+    with rig() as r:
+        die(r)
+        come(r)
+        replayed(r)
+        r.claim(fresh=["in the tokenizer"])
+        r.settle(API)
+        more = decode_replay(r.next(SHARD, Kind.REPLAY))
+        assert (more.part, more.rids, more.said) == ("more", [], {0: 0})
+        r.claim()
+        r.settle(API)
+        assert r.take(SHARD, Kind.REPLAY) is None
+
+
+@pytest.mark.parametrize("reason", ["client", "lost"])
+def test_request_that_nobody_waits_for_is_not_told_again(reason: str) -> None:
+    """It came while the detokenizer was away; no row will say that it has ended."""
+    with rig() as r:
+        die(r)
+        r.announce(head("left"), head("ended"), head("stays"))
+        r.front.push_generation(rows("left", "ended", "stays", finish_reasons=[None, {"type": "length"}, None]))
+        r.abort("left", reason)
+        r.drain(1)
+        come(r)
+        assert replayed(r)[0].rids == ["ended", "stays"]
+
+
+def test_request_whose_client_leaves_after_the_claim_is_not_told_again() -> None:
+    with rig(apis=2) as r:
+        r.announce(head("a"), head("b", api=1))
+        r.front.push_generation(rows("a", "b"))
+        die(r)
+        come(r)
+        r.claim(begun=["a"], step=1)
+        r.abort("a")
+        r.drain(1)
+        r.claim(begun=["b"], step=1, api=1)
+        r.settle(Peer("api", 1))
+        assert replayed(r)[0].rids == ["b"]
+
+
 def test_detokenizer_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "QUEUE_FRAMES", 2)
     with rig(connected=False) as r:
@@ -465,7 +568,7 @@ def test_nothing_is_kept_once_all_have_ended(monkeypatch: pytest.MonkeyPatch) ->
         r.abort("b")
         r.drain(1)
         r.front._look(time.monotonic())
-        assert len(kept(r).records) == 2
+        assert list(kept(r).records) == ["a"]
         r.front._look(time.monotonic() + LINGER)
         assert (kept(r).records, kept(r).size, len(kept(r))) == ({}, 0, 0)
 

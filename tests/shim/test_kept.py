@@ -43,7 +43,7 @@ def test_all_frames_of_a_request_are_kept_until_it_has_lingered() -> None:
     for _ in range(3):
         s.push("a")
     s.kept.look(0.0, False)
-    s.kept.end("a")
+    s.kept.end("a", said=True)
     s.kept.look(0.0, False)
     s.kept.look(LINGER - 0.1, False)
     assert s.rows(s.kept.start(1) or 0) == ["a"] * 3
@@ -55,7 +55,7 @@ def test_nothing_ends_while_a_detokenizer_is_behind_and_it_lingers_anew_then() -
     s = Sender()
     s.begin("a")
     s.push("a")
-    s.kept.end("a")
+    s.kept.end("a", said=True)
     s.kept.look(0.0, False)
     s.kept.look(LINGER * 3, True)
     s.kept.look(LINGER * 3, False)
@@ -123,7 +123,7 @@ def test_who_is_kept_can_be_told_again_from_the_first_row(actions: list[tuple[st
             s.begin(live[-1])
             number += 1
         elif what == "e" and live:
-            s.kept.end(live.pop(which % len(live)))
+            s.kept.end(live.pop(which % len(live)), said=True)
         elif live:
             some = live[which % len(live) :]
             for rid in some:

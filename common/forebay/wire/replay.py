@@ -8,7 +8,7 @@ every frame of text names the step of the engine up to which everything has been
     REPLAY   engine -> detokenizer    `begin`, then kept steps as they were (EGRESS, STEP), then `end`
 
 Between `begin` and `end` nothing is said of the steps that an api process has had. A `more` names requests that were
-admitted meanwhile, before their first row.
+admitted meanwhile, before their first row, and api processes that have claimed meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Replay(msgspec.Struct, array_like=True):
     opens: list[bytes] = []
     """Packed lists of `OpenItem`; those of other requests are left out."""
     said: dict[int, int] = {}
-    """The step up to which everything has been said, by api process."""
+    """The step up to which everything has been said, by api process. Those of a `more` have only to be answered."""
     fresh: list[str] = []
     """Requests among `rids` of which nothing has been said yet."""
 
