@@ -2,6 +2,10 @@
 
 Everything an engine passes travels and shows up in `/server_info`, except secrets; the keys below are read by the
 front itself. A missing key means the default; a wrong type stops the launch with the key's name.
+
+Secrets are taken out before a fact leaves the engine, but for those with which the front works: they travel between our
+own processes as they are (an adapter may be called `key-extraction`, a watermark has a key), and each answer that shows
+them takes the secrets out itself.
 """
 
 from __future__ import annotations
@@ -16,10 +20,19 @@ from forebay.wire.control import to_builtin
 
 COUNTS = ("vocab_size", "context_length", "max_req_input_len")
 """Facts that are at least 1."""
+WORKED_WITH = (
+    "served_model_name",
+    "chat_template",
+    "loaded_adapters",
+    "preferred_sampling_params",
+    "default_sampling_params",
+)
+"""Facts that the front needs to the letter. `model_config` may hold the last one, too."""
 
 
 class LaunchFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that the front reads; `raw` has all of them, secrets taken out."""
+    """The facts that the front reads; `raw` has all of them. What is in `WORKED_WITH` may hold secrets: whoever shows
+    it uses `without_secrets`."""
 
     model_path: str | None = None
     tokenizer_path: str | None = None
@@ -43,15 +56,25 @@ class LaunchFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_blob(facts: dict[str, Any]) -> bytes:
-    """The launch facts as JSON text: secrets and the unserialisable model config object taken out, foreign values
-    as strings. Raises `SettingsError` for a wrong type of a key that the front reads."""
+    """The launch facts as JSON text: secrets (but for `WORKED_WITH`) and the unserialisable model config object taken
+    out, foreign values as strings. Raises `SettingsError` for a wrong type of a key that the front reads."""
     try:
         plain = to_builtin(_without_config_object(facts))
-        blob = msgspec.json.encode(without_secrets(plain))
+        blob = msgspec.json.encode(_fit_to_travel(plain))
     except WireError as error:
         raise SettingsError(f"the launch facts cannot be sent: {error}") from error
     read_blob(blob)
     return blob
+
+
+def _fit_to_travel(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts without secrets, but for what the front works with."""
+    out: dict[str, Any] = without_secrets(facts)
+    out.update((name, facts[name]) for name in WORKED_WITH if name in facts)
+    config = facts.get("model_config")
+    if isinstance(config, dict) and "default_sampling_params" in config:
+        out["model_config"]["default_sampling_params"] = config["default_sampling_params"]
+    return out
 
 
 def _without_config_object(facts: dict[str, Any]) -> dict[str, Any]:

@@ -164,7 +164,9 @@ TABLE: dict[str, dict[str, Row]] = {
         "apis": Row("Number of api processes.", ge=1, le=64),
         "tokenizers": Row("Number of tokenizer processes.", ge=1, le=64),
         "detokenizers": Row("Number of detokenizer processes.", ge=1, le=64),
-        "tokenizer_threads": Row("Encoding threads in each tokenizer process.", ge=1, le=64),
+        "tokenizer_threads": Row(
+            "Encoding threads in each tokenizer process; 1 counts as 2: one is kept for small requests.", ge=1, le=64
+        ),
         "cores": Row(
             "Cores of each role, as in engine=0-1;api=2;tokenizer-0=3;detokenizer=2,3. A bare list (0-7) is divided by "
             "the automatic rule; off pins nothing; none: the automatic rule over all allowed cores."
@@ -183,7 +185,10 @@ TABLE: dict[str, dict[str, Row]] = {
     "Logs and metrics": {
         "log_level": Row("Least important log lines to show."),
         "log_format": Row("Form of the log lines on stderr."),
-        "log_requests": Row("Log one line for each finished request, but for health probes (no prompt, no text)."),
+        "log_requests": Row(
+            "Log one line for each finished request, but for health probes (no prompt, no text, unless "
+            "log_request_text is set)."
+        ),
         "log_request_text": Row("These lines hold the first 2,000 characters of the prompt, unless no_logs is set."),
         "metrics_names": Row("Names in /metrics: forebay_..., or those of another server, for its dashboards."),
         "metrics_need_key": Row("/metrics needs the api key (or the admin key); false: it is open."),

@@ -223,7 +223,10 @@ class Api:
         """What the client is told of an error; what is our fault goes to the log. Its traceback is given up: a frame
         that has raised it from a variable would be in a ring with it, and with the frame the request's body."""
         answer = self._failure(http, error)
-        error.__traceback__ = None
+        link: BaseException | None = error
+        while link is not None:
+            link.__traceback__ = None
+            link = link.__cause__ or link.__context__
         return answer
 
     def _failure(self, http: Exchange, error: Exception) -> RequestError:

@@ -133,7 +133,7 @@ class Call:
         self.settle()
 
     def settle(self) -> None:
-        """Wake the HTTP task once every choice has ended."""
+        """Say that the call is done once every choice has ended."""
         if not self.done.done() and len(self.ends) + len(self.faults) >= len(self.choices):
             self.done.set_result(None)
 

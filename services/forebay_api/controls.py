@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from forebay.errors import RequestError
+from forebay.redaction import without_secrets
 from forebay.topology import Peer
 from forebay_api.http import Exchange
 from forebay_api.jsonbody import BodyReader
@@ -60,7 +61,7 @@ def message_of(answer: Any, otherwise: str) -> str:
 
 def refusal(answer: Any) -> dict[str, Any]:
     """The body of a 400: the engine's own map, with the flag and the words that it may have left out."""
-    shown = answer if isinstance(answer, dict) else {}
+    shown = without_secrets(answer) if isinstance(answer, dict) else {}
     return {**shown, "success": False, "message": message_of(answer, "the engine refused the call")}
 
 

@@ -118,7 +118,7 @@ def _fault(error: Exception, text: bytes, titles: Titles, prefix: str) -> Reques
         if isinstance(error, msgspec.ValidationError):
             return explain(error, text, titles, prefix)
     except (msgspec.DecodeError, RecursionError) as worse:  # what follows the wrong type is not JSON at all
-        error = worse
+        error = worse.with_traceback(None)  # it would be in a ring with this frame, which holds the body
     if isinstance(error, RecursionError):
         return _too_deep(prefix)
     if isinstance(error, UnicodeDecodeError):

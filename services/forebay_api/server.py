@@ -1,7 +1,8 @@
 """HTTP by uvicorn, and the direct write path beside it: events go straight to the transport, one write each.
 
 uvicorn parses, keeps connections and runs the ASGI app. A response that streams takes its connection over through
-`EventWriter`: no task, queue or coroutine wakes for a token. The ASGI task of the request only waits for its end.
+`EventWriter`: no task, queue or coroutine wakes for a token. Where a request has an ASGI task (most have
+none: `forebay_api.direct`), that only waits for its end.
 """
 
 from __future__ import annotations

@@ -422,8 +422,12 @@ def test_the_limit_of_a_head_counts_from_where_it_begins(reads: int, size: int, 
     run(test, max_header_bytes=1050)
 
 
+ODD = {"cut": b'{"prompt": "hello', "deep": b"[" * 100_000, "not UTF-8": b'{"prompt": "\xff"}'}
+"""Bodies that cannot be read."""
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("fate", ["answered", "refused", "not taken"])
+@pytest.mark.parametrize("fate", ["answered", "refused", "not taken", "cut", "deep", "not UTF-8"])
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_nothing_of_a_request_is_left_for_the_garbage_collector(stream: bool, fate: str, pieces: int) -> None:
     async def test(rig: Connected) -> None:
@@ -434,7 +438,7 @@ def test_nothing_of_a_request_is_left_for_the_garbage_collector(stream: bool, fa
         gc.disable()
         try:
             for _ in range(3):
-                request = completion(stream=stream, **more)
+                request = post("/v1/completions", ODD[fate]) if fate in ODD else completion(stream=stream, **more)
                 for piece in [request] if pieces == 1 else [request[:-5], request[-5:]]:
                     connection.data_received(piece)
                     await settle()

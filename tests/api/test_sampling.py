@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.errors import SettingsError
+from forebay.facts import make_blob, read_blob
 from forebay.wire.messages import ALL_TOKENS, SamplingParams
 from forebay_api.regex_bound import UNBOUNDED
 from forebay_api.sampling import SamplingRules, layer, model_layer, normalise, samples
@@ -252,6 +253,13 @@ def test_null_on_openai_routes_is_the_same_as_absent() -> None:
 
 def test_preferred_parameters_that_the_engine_states_count_too() -> None:
     assert sampling(generate(context({"preferred_sampling_params": PREFERRED}))).temperature == 0.5
+
+
+def test_the_key_of_a_preferred_watermark_reaches_the_engine() -> None:
+    watermark = {"enabled": True, "key": "abc"}
+    facts = read_blob(make_blob({"preferred_sampling_params": {"watermark": watermark}}))
+    ctx = context({"preferred_sampling_params": facts.preferred_sampling_params})
+    assert generate(ctx).items[0].head.extra == {"watermark": watermark}
 
 
 def test_the_operators_own_setting_goes_before_the_engines_statement() -> None:

@@ -23,6 +23,7 @@ FACTS = {
     "enable_lora": True,
     "weight_version": "v0",
     "prefix_cache": True,
+    "preferred_sampling_params": {"watermark": {"enabled": True, "key": "hush-hush"}},
 }
 KEY = {"authorization": "Bearer secret"}
 REFUSED = {"success": False, "message": "not today"}
@@ -358,6 +359,29 @@ def test_a_loaded_adapter_is_a_model_and_an_unknown_one_is_400(stage: Stage) -> 
     refused = stage.post("/generate", {**GENERATE, "lora_path": "b"})
     assert refused.status_code == 400
     assert refused.json()["error"]["message"] == "LoRA adapter 'b' is not loaded; loaded: a"
+
+
+def test_an_adapter_that_is_called_after_a_key_is_served(stage: Stage) -> None:
+    loaded = {"key-extraction": "https://me:hush-hush@host/a", "sql": "/s"}
+    stage.engine.answers["LoadLoraAdapter"] = {"success": True, "loaded_adapters": loaded}
+    answer = stage.post("/load_lora_adapter", {"lora_name": "key-extraction", "lora_path": "/a"})
+    assert answer.json()["loaded_adapters"] == {"key-extraction": "https://***@host/a", "sql": "/s"}
+    wait_for(lambda: stage.client.get("/v1/models/key-extraction").status_code == 200, what="the adapter's card")
+    assert stage.post("/generate", {**GENERATE, "lora_path": "key-extraction"}).status_code == 200
+    assert stage.engine.requests[-1].lora_path == "key-extraction"
+    info = stage.client.get("/server_info?static=1").json()
+    assert sorted(info["loaded_adapters"]) == ["key-extraction", "sql"]
+
+
+def test_the_key_of_a_preferred_watermark_reaches_the_engine_and_no_client(stage: Stage) -> None:
+    answers = [stage.post("/generate", GENERATE)]
+    assert stage.engine.requests[-1].extra == {"watermark": {"enabled": True, "key": "hush-hush"}}
+    answers += [
+        stage.client.get(path) for path in ("/server_info?static=1", "/model_info", "/v1/models", "/get_server_info")
+    ]
+    assert [answer.status_code for answer in answers] == [200] * 5
+    assert answers[2].json()["preferred_sampling_params"] == {"watermark": {"enabled": True}}
+    assert not [answer.text for answer in answers if "hush-hush" in answer.text]
 
 
 # ---------------------------------------------------------------- two api processes

@@ -23,6 +23,18 @@ def test_secret_does_not_travel() -> None:
     assert passed({"api_key": "k", "host": "h"}) == {"host": "h"}
 
 
+def test_what_the_front_works_with_travels_as_it_is() -> None:
+    facts = {
+        "loaded_adapters": {"key-extraction": "/k", "secrets-v2": "/s", "access-token": "/a", "sql": "/q"},
+        "preferred_sampling_params": {"watermark": {"key": "abc"}, "custom_params": {"key": 1}},
+        "default_sampling_params": {"custom_params": {"token": 2}},
+        "model_config": {"default_sampling_params": {"custom_params": {"token": 2}}},
+        "chat_template": "{{ 'Bearer token=a' }}",
+    }
+    assert passed(facts) == facts
+    assert passed({"model_config": {"hf_token": "t", "vocab_size": 8}}) == {"model_config": {"vocab_size": 8}}
+
+
 @dataclass
 class ModelConfig:
     """A model config as some engines have it."""

@@ -18,11 +18,12 @@ from forebay.wire import control, ingress
 from forebay.wire.frames import Kind, kind_of
 from forebay.wire.messages import AbortRequest
 from forebay_tokenizer.service import TokenizerService
+from forebay_tokenizer.worker import INLINE_COUNT
 from tests.helpers.models import make_tokenizer
 from tests.tokenizer.samples import LOG, work
 
 SHARDS = 2
-NAMES = [f"request-{at}" for at in range(12)]
+NAMES = [f"request-{at}" for at in range(INLINE_COUNT)]
 
 
 class Frames:

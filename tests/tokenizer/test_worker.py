@@ -16,7 +16,18 @@ from forebay.wire.messages import ControlRequest, Ids, WorkItem
 from forebay_tokenizer import worker
 from forebay_tokenizer.admission import Admission, Admitter
 from forebay_tokenizer.lanes import SMALL
-from forebay_tokenizer.worker import HUGE, INLINE, INLINE_EACH, Answer, Refusal, Result, Tokenizer, limits_of
+from forebay_tokenizer.worker import (
+    FAST_CHAT,
+    FAST_INLINE,
+    HUGE,
+    INLINE,
+    INLINE_COUNT,
+    Answer,
+    Refusal,
+    Result,
+    Tokenizer,
+    limits_of,
+)
 from tests.tokenizer.samples import LOG, admitter, chat, plain, user, work
 
 NONE: Ids = array("q")
@@ -348,16 +359,39 @@ def test_what_came_together_is_done_at_once_and_together(
     assert bench.tokenizer.waiting() == 0
 
 
-def test_more_than_fits_goes_to_the_threads_in_order(make: Callable[..., Bench]) -> None:
+@pytest.mark.parametrize(
+    ("items", "fit"),
+    [
+        ([work(text="x" * (INLINE // 3), rids=[f"n{at}"]) for at in range(5)], 3),
+        ([work(text="hello", rids=[f"n{at}"]) for at in range(100)], INLINE_COUNT),
+        ([work(chat=chat(user("hi")), rids=[f"n{at}"]) for at in range(100)], INLINE_COUNT),
+    ],
+    ids=["more characters", "more texts", "more chats"],
+)
+def test_more_than_fits_goes_to_the_threads_in_order(
+    make: Callable[..., Bench], items: list[WorkItem], fit: int
+) -> None:
     bench = make(start=False)
     bench.tokenizer.results()
-    names = [f"n{at}" for at in range(2 * INLINE // INLINE_EACH)]
-    bench.tokenizer.submit_many([(work(text="hello", rids=[name]), NONE) for name in names])
+    names = [item.rids[0] for item in items]
+    bench.tokenizer.submit_many([(item, NONE) for item in items])
     done = rids(bench.tokenizer.results())
-    assert 1 < len(done) < len(names)
+    assert len(done) == fit
     assert bench.tokenizer.waiting() == len(names) - len(done)
     bench.tokenizer.start()
     assert done + rids(bench.fetch(len(names) - len(done))) == names
+
+
+@pytest.mark.parametrize(("size", "waits"), [(FAST_INLINE // FAST_CHAT - 100, 0), (FAST_INLINE // FAST_CHAT, 1)])
+def test_the_fast_encoder_has_more_done_at_once_but_a_chat_counts_for_its_template(size: int, waits: int) -> None:
+    with_fast: Any = admitter(context=None)
+    with_fast.encoder.fast = object()
+    tokenizer = Tokenizer(with_fast, log=LOG, wake=lambda: None)
+    with_fast.encoder.fast = None  # the ids are the same
+    tokenizer.results()
+    tokenizer.submit(work(chat=chat(user("x" * size))), NONE)
+    assert tokenizer.waiting() == waits
+    assert len(tokenizer.results()) == 1 - waits
 
 
 def test_what_is_behind_a_request_for_the_threads_does_not_pass_it(make: Callable[..., Bench]) -> None:

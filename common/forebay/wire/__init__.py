@@ -13,7 +13,8 @@ A frame is one ZeroMQ message:
 | EGRESS   | engine -> detokenizer           | positional, see `egress`                 | ids, families      |
 | DELTAS   | detokenizer -> api              | positional, see `deltas`                 | ids                |
 | ERROR    | tokenizer, detokenizer, engine -> api | [RequestFault]                     |                    |
-| ABORT    | api, detokenizer -> engine; api -> detokenizer, tokenizer; engine -> api | [AbortRequest] |      |
+| ABORT    | api, detokenizer -> engine; api -> tokenizer; api, tokenizer -> detokenizer; | [AbortRequest] |  |
+|          | engine -> api                   |                                          |                    |
 | CONTROL  | api -> every other role; engine -> api | ControlRequest                    |                    |
 | REPLY    | every other role -> api         | ControlReply                             |                    |
 | ADMITTED | tokenizer -> api                | [Admitted]                               |                    |

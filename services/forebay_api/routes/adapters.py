@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from forebay.redaction import without_secrets
 from forebay_api import control_bodies as bodies
 from forebay_api.controls import ask_engine, fields_of, message_of, refusal, succeeded
 from forebay_api.http import Exchange
@@ -25,7 +26,7 @@ def _adapter_call(type_: str, body: type[msgspec.Struct], sentence: str) -> Hand
         else:
             answer = await ask_engine(api, type_, fields)
         if succeeded(answer):
-            await http.json(answer)
+            await http.json(without_secrets(answer))
         else:
             await http.json({"error_message": message_of(answer, "refused"), **refusal(answer)}, 400)
 

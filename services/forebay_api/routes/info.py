@@ -43,7 +43,7 @@ def _card(api: Api) -> dict[str, Any]:
         "object": "model",
         "created": api.started,
         "owned_by": api.settings.owned_by,
-        "root": (facts.model_path if facts is not None else None) or name,
+        "root": without_secrets(facts.model_path if facts is not None else None) or name,
         "parent": None,
         "max_model_len": api.context_length(),
     }
@@ -54,7 +54,7 @@ def _adapter_cards(api: Api) -> list[dict[str, Any]]:
     served = _card(api)
     adapters = api.admission().adapters or {}
     return [
-        {**served, "id": name, "root": path, "parent": served["id"], "max_model_len": None}
+        {**served, "id": name, "root": without_secrets(path), "parent": served["id"], "max_model_len": None}
         for name, path in sorted(adapters.items())
     ]
 
@@ -77,7 +77,7 @@ async def model_info(api: Api, http: Exchange) -> None:
     """Facts of the model, as the engine gave them."""
     facts = api.mailbox.facts
     raw = {} if facts is None else facts.raw
-    body = {key: raw.get(key, default) for key, default in MODEL_FACTS.items()}
+    body = {key: without_secrets(raw.get(key, default)) for key, default in MODEL_FACTS.items()}
     body["served_model_name"] = api.model_name()
     await http.json(body)
 
