@@ -287,13 +287,10 @@ class Intake(Gated):
                 (self._served.add if up else self._orphan)(peer.number)
         if self._resume is not None:
             self._resume.look(now)
-        if self._owed:
-            self._pay()
 
     def _orphan(self, api: int) -> None:
         """The requests of an api process that is gone are nobody's any more."""
         self._served.discard(api)
-        self._owed.pop(api, None)
         if self._resume is not None:
             self._resume.kept.forget_api(api)
         self._forsake(self._ledger.of_api(api), f"api-{api} is away")

@@ -42,8 +42,6 @@ class Results:
         self._ledger = Ledger(len(self._detokenizers))
         self._waiting: deque[Any] = deque()
         """What the next `drain` gives."""
-        self._owed: dict[int, list[RequestFault]] = {}
-        """Errors that the full queue of an api process did not take yet."""
         self._closed = False
         self._warned = False
         self.lost_rows = 0
@@ -148,17 +146,5 @@ class Results:
             self._tell(api, items)
 
     def _tell(self, api: int, faults: list[RequestFault]) -> bool:
-        """Send errors to an api process; what its full queue refuses is kept for later. False when it is away."""
-        peer = Peer("api", api)
-        owed = self._owed.pop(api, []) + faults
-        if self._links.post(peer, control.encode_faults(owed)):
-            return True
-        if not self._links.is_up(peer):
-            return False
-        self._owed[api] = owed
-        return True
-
-    def _pay(self) -> None:
-        """Send the errors that a full queue has refused before."""
-        for api in list(self._owed):
-            self._tell(api, [])
+        """Send errors to an api process; False when it is away."""
+        return self._links.post(Peer("api", api), control.encode_faults(faults))

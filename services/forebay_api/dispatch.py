@@ -88,7 +88,9 @@ class Dispatch(Table):
         try:
             self._send_work(works)
         except Exception:
-            for work in works:  # one of them cannot be sent: its neighbours can
+            # One of them cannot be sent, and is told so and logged; its neighbours can. Nobody else would answer them:
+            # this runs from the event loop.
+            for work in works:
                 self._send_alone(work)
 
     def _send_alone(self, work: Work) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,6 +57,12 @@ FRAMES = {
     "claim": encode_claim(Claim(0, 0, 7, 9, ["stranger"], [])),
     "replay": encode_replay(Replay("begin", ["stranger"], [], {0: 1 << 40})),
 }
+
+
+def go_on(load: Load, requests: int = 100) -> None:
+    """Let so many more requests of a load come to their end."""
+    before = sum(load.counts().values())
+    wait_for(lambda: sum(load.counts().values()) >= before + requests, 20, "the load going on")
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +138,7 @@ def test_what_nobody_can_read_harms_nobody(front: Front, folder: Path, stranger:
             stranger.send(name, [cut(chance, FRAMES[chance.choice(kinds)]) for _ in range(150)])
             stranger.send(name, [unreadable(chance, FRAMES[chance.choice(kinds)]) for _ in range(150)])
             stranger.send(name, [FRAMES[kind] for kind in QUIET.get(role, ())])
-        time.sleep(0.5)
+        go_on(load)
     assert set(load.counts()) == {"whole"}
     assert front.pids() == pids
     assert_idle(front)
@@ -149,14 +154,14 @@ def test_frames_with_flipped_bytes_end_no_process_and_leave_nothing(
         wait_for(lambda: load.streaming > 4, 10, "running streams")
         for name in stranger.sockets:
             stranger.send(name, [flipped(chance, FRAMES[chance.choice(kinds)]) for _ in range(300)])
-        time.sleep(0.5)
+        go_on(load)
     assert not set(load.counts()) - {"whole", "error"}
     assert front.pids() == pids
     with front.client() as client:
         wait_for(lambda: client.get("/ready").status_code == 200, 10, "a front that is ready")
     assert_idle(front)
     with Load(front.url, folder, clients=16, seed=13) as load:
-        time.sleep(1)
+        go_on(load)
     assert set(load.counts()) == {"whole"}
 
 
@@ -165,7 +170,7 @@ def test_a_step_of_an_engine_that_has_not_greeted_harms_nobody(front: Front, fol
         wait_for(lambda: load.streaming > 10, 10, "running streams")
         stranger.send("detokenizer-0", [FRAMES["egress"]] * 3)
         stranger.send("api-0", [FRAMES["deltas"]] * 3)
-        time.sleep(0.5)
+        go_on(load)
     assert set(load.counts()) == {"whole"}
     assert_idle(front)
 
@@ -185,7 +190,7 @@ def test_a_second_greeting_of_another_life_ends_what_the_first_one_had(
         wait_for(lambda: load.streaming > 10, 10, "running streams")
         stranger.send("api-0", [hello("detokenizer"), hello("tokenizer")])
         stranger.send("detokenizer-0", [hello("engine", blob=make_blob({}))])
-        time.sleep(1)
+        go_on(load)
     assert not set(load.counts()) - {"whole", "error"}
     with front.client() as client:
         wait_for(lambda: client.get("/ready").status_code == 200, 10, "a front that is ready")
@@ -207,11 +212,11 @@ def test_a_greeting_in_the_name_of_an_api_process_costs_errors_at_most(
         wait_for(lambda: load.streaming > 10, 10, "running streams")
         for name in ("engine-0", "detokenizer-0", "detokenizer-1"):
             stranger.send(name, [hello("api", life)])
-        time.sleep(1)
+        go_on(load)
     assert not set(load.counts()) - {"whole", "error"}
     assert_idle(front)
     with Load(front.url, folder, clients=16, seed=17) as load:
-        time.sleep(1)
+        go_on(load)
     assert set(load.counts()) == {"whole"}
 
 
